@@ -1,7 +1,7 @@
 //! Builds the helper program: a small static executable without libc.
 //!
-//! It is compiled by the same `rustc` as the crate, straight from `helper/`, and embedded in the
-//! library. Nothing but cargo and the C toolchain's linker is needed.
+//! The same `rustc` as for the crate compiles it, straight from `helper/`, and the library embeds it. It needs only
+//! cargo and the linker of the C toolchain.
 
 use std::env;
 use std::path::PathBuf;

@@ -11,6 +11,7 @@ mod docker;
 mod engine;
 mod environment;
 mod fuzz;
+mod helper;
 mod hostile_task;
 mod image;
 mod job_queue;

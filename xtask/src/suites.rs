@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::command::shown;
 use crate::environment::Environment;
 use crate::summary::TestSummary;
-use crate::{dependency_rules, tidy, toolchain, workspace};
+use crate::{dependency_rules, helper, tidy, toolchain, workspace};
 
 /// Crates that programs use without the rest. Within the workspace, each has the features that any of them asks for.
 const ALONE: [&str; 2] = ["code-sandboxes-core", "code-sandboxes-jupyter-protocol"];
@@ -55,6 +55,7 @@ pub(crate) fn static_checks(full: bool, tally: &mut TestSummary) -> Result<(), S
     let clippy =
         ["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"];
     tally.timed("clippy", || shown(&mut cargo(&clippy)));
+    helper::check(tally)?;
     let further = if full { &ALONE_IN_FULL[..] } else { &[] };
     for package in ALONE.iter().chain(further) {
         let lints = ["clippy", "--quiet", "--package", package, "--", "--deny", "warnings"];

@@ -130,7 +130,7 @@ async fn in_a_cell_there_is_none() {
     }
     let error = builder().create().await.expect_err("nothing keeps code in here");
     assert_eq!(error.kind(), ErrorKind::IsolationUnavailable, "{error}");
-    assert!(error.to_string().contains("filters of system calls"), "{error}");
+    assert!(error.to_string().contains("system call filters"), "{error}");
 }
 
 /// Runs that test in a strict cell.

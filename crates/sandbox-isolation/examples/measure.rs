@@ -1,4 +1,4 @@
-//! Measures how long cells and programs in them take.
+//! Measures how long it takes to make cells and to run programs in them.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]
 
 use std::process::Command;
@@ -15,45 +15,45 @@ fn median(mut samples: Vec<Duration>) -> Duration {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let begin = Instant::now();
+    let started = Instant::now();
     let launcher = CellLauncher::start().await.unwrap();
-    println!("launcher start           {:?} ({:?})", begin.elapsed(), launcher.privilege());
+    println!("launcher start           {:?} ({:?})", started.elapsed(), launcher.privilege());
 
     let mut create = Vec::new();
     let mut close = Vec::new();
     for _ in 0..SAMPLES {
-        let begin = Instant::now();
+        let started = Instant::now();
         let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
-        create.push(begin.elapsed());
-        let begin = Instant::now();
+        create.push(started.elapsed());
+        let started = Instant::now();
         cell.kill();
         cell.closed().await;
-        close.push(begin.elapsed());
+        close.push(started.elapsed());
     }
     println!("cell, strict          {:?}", median(create));
     println!("kill until gone       {:?}", median(close));
 
-    let begin = Instant::now();
+    let started = Instant::now();
     let mut cells = Vec::new();
     for _ in 0..SAMPLES {
         cells.push(launcher.cell(&CellSpec::strict()).await.unwrap());
     }
-    println!("cells back to back    {:?} each", begin.elapsed() / SAMPLES as u32);
-    let begin = Instant::now();
+    println!("cells back to back    {:?} each", started.elapsed() / SAMPLES as u32);
+    let started = Instant::now();
     for cell in &cells {
         cell.kill();
     }
     for cell in &cells {
         cell.closed().await;
     }
-    println!("kill {SAMPLES} cells        {:?}", begin.elapsed());
+    println!("kill {SAMPLES} cells        {:?}", started.elapsed());
     drop(cells);
 
     let mut off = Vec::new();
     for _ in 0..SAMPLES {
-        let begin = Instant::now();
+        let started = Instant::now();
         let cell = launcher.cell(&CellSpec::off()).await.unwrap();
-        off.push(begin.elapsed());
+        off.push(started.elapsed());
         cell.kill();
         cell.closed().await;
     }
@@ -64,14 +64,14 @@ async fn main() {
     let (mut inside, mut outside, mut plain) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..SAMPLES {
         for (cell, samples) in [(&strict, &mut inside), (&open, &mut outside)] {
-            let begin = Instant::now();
+            let started = Instant::now();
             let process = cell.spawn(SpawnSpec::new(["/bin/true"])).await.unwrap();
             process.wait().await.unwrap();
-            samples.push(begin.elapsed());
+            samples.push(started.elapsed());
         }
-        let begin = Instant::now();
+        let started = Instant::now();
         Command::new("/bin/true").env_clear().status().unwrap();
-        plain.push(begin.elapsed());
+        plain.push(started.elapsed());
     }
     println!("true in strict cell   {:?}", median(inside));
     println!("true without          {:?}", median(outside));

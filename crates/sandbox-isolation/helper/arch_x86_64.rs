@@ -13,14 +13,14 @@ global_asm!(
     start = sym crate::start,
 );
 
-/// One system call; the result is negative for an error.
+/// Performs one system call; the result is negative for an error.
 ///
 /// # Safety
-/// The caller answers for every pointer among the arguments.
+/// Every pointer among the arguments must be valid for the call.
 #[inline]
 pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the instruction changes only the registers named; memory is the caller's promise.
+    // SAFETY: the instruction changes only the registers named; the caller guarantees the memory.
     unsafe {
         asm!(
             "syscall",
@@ -39,7 +39,7 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// Numbers of the calls the helper uses.
+/// Numbers of the system calls that the helper uses.
 pub mod number {
     pub const READ: usize = 0;
     pub const WRITE: usize = 1;

@@ -1,32 +1,33 @@
-//! The first process of a cell: sets it up, then starts, watches and kills what runs in it.
+//! The first process of a cell: sets the cell up, then starts, monitors and kills its programs.
 
+use crate::exit_events::{CONTROL, answer, read_pipe, reap, send_refusal, send_socket};
 use crate::gate;
-use crate::subreaper::{self, Snapshot};
+use crate::kill_tree;
 use crate::namespaces;
+use crate::pause::{PauseState, Scope};
 use crate::plan::{self, Failure, Prepared};
 use crate::processes;
 use crate::protocol::{MAX_PACKET_SIZE, SPAWN_PAYLOAD_FILE, from_cell, stage, to_cell};
 use crate::remove_dir;
-use crate::roots::{Phase, MAX_ROOTS, Root, Roots};
-use crate::pause::{Scope, PauseState};
+use crate::roots::{MAX_ROOTS, Phase, Root, Roots};
 use crate::spawn::{self, Program, REPORT, Refusal, Sealing};
+use crate::subreaper::{self, Snapshot};
 use crate::sys::{
-    self, AT_FDCWD, EBUSY, EINTR, EINVAL, ESRCH, Errno, O_DIRECTORY, O_PATH, O_RDWR, POLLIN, Poll, Result,
+    self, AT_FDCWD, EBUSY, EINTR, EINVAL, ESRCH, Errno, O_DIRECTORY, O_PATH, O_RDWR, POLLIN, Poll,
+    Result,
 };
-use crate::kill_tree;
-use crate::exit_events::{CONTROL, answer, give_socket, read_pipe, reap, send_refusal};
 use crate::wire::{Packet, Reader, Received, receive};
 
 const PLAN: i32 = 4;
 const CLONE_NEWUTS: usize = 0x400_0000;
 const CLONE_NEWCGROUP: usize = 0x200_0000;
 
-/// What a cell begins with: descriptors, and the length of the plan.
+/// Initial descriptors of a cell, and the length of its plan.
 pub struct Start<'a> {
     pub control: i32,
     pub plan: i32,
     pub length: usize,
-    /// The entrances of its control groups.
+    /// The `cgroup.procs` files of its control groups.
     pub groups: &'a [i32],
 }
 
@@ -37,14 +38,14 @@ struct Cell {
     polls: &'static mut [Poll],
     snapshot: Option<Snapshot>,
     pause_state: PauseState,
-    /// The tag this process itself has, which no root may have.
+    /// The tag of this process itself, which no root may have.
     own_tag: u32,
     pid: i32,
 }
 
-/// Sets the cell up and serves it until the host's end of the socket closes.
-pub fn run(what: &Start<'_>, root_mode: bool, strict: bool) -> ! {
-    match start(what, root_mode, strict) {
+/// Sets the cell up and serves it until the host closes its end of the socket.
+pub fn run(start: &Start<'_>, root_mode: bool, strict: bool) -> ! {
+    match set_up(start, root_mode, strict) {
         Ok(mut cell) => cell.serve(),
         Err(failure) => {
             let mut packet = Packet::new(from_cell::FAILED);
@@ -58,17 +59,17 @@ pub fn run(what: &Start<'_>, root_mode: bool, strict: bool) -> ! {
     }
 }
 
-fn start(what: &Start<'_>, root_mode: bool, strict: bool) -> core::result::Result<Cell, Failure> {
+fn set_up(start: &Start<'_>, root_mode: bool, strict: bool) -> core::result::Result<Cell, Failure> {
     let at = |step: &'static [u8]| move |errno| Failure { step, detail: b"", errno };
-    enter_groups(what.groups).map_err(at(b"enter control groups"))?;
-    let plan = take_over(what).map_err(at(b"take over"))?;
+    enter_groups(start.groups).map_err(at(b"enter control groups"))?;
+    let plan = take_over(start).map_err(at(b"take over"))?;
     let prepared = plan::carry_out(plan, root_mode, strict)?;
     let cell = Cell::new(prepared).map_err(at(b"prepare to serve"))?;
     cell.report_ready().map_err(at(b"report"))?;
     Ok(cell)
 }
 
-/// Enters the groups whose limits hold for the cell. Seen from inside, they are the topmost.
+/// Enters the control groups of the cell. Inside the cell they appear as the root groups.
 fn enter_groups(entrances: &[i32]) -> Result<()> {
     for entrance in entrances {
         sys::write(*entrance, b"0")?;
@@ -76,13 +77,13 @@ fn enter_groups(entrances: &[i32]) -> Result<()> {
     if entrances.is_empty() { Ok(()) } else { sys::unshare(CLONE_NEWCGROUP).map(drop) }
 }
 
-/// Keeps the socket and the plan and lets go of everything that was the launcher's.
-fn take_over(what: &Start<'_>) -> Result<&'static [u8]> {
-    sys::dup3(what.control, CONTROL, sys::O_CLOEXEC)?;
-    sys::dup3(what.plan, PLAN, sys::O_CLOEXEC)?;
+/// Keeps the socket and the plan, and closes every other descriptor of the launcher.
+fn take_over(start: &Start<'_>) -> Result<&'static [u8]> {
+    sys::dup3(start.control, CONTROL, sys::O_CLOEXEC)?;
+    sys::dup3(start.plan, PLAN, sys::O_CLOEXEC)?;
     sys::close_from(PLAN + 1)?;
     sys::setsid()?;
-    let plan = sys::map_file(PLAN, what.length)?;
+    let plan = sys::map_file(PLAN, start.length)?;
     sys::close(PLAN);
     Ok(plan)
 }
@@ -114,7 +115,7 @@ impl Cell {
     fn report_ready(&self) -> Result<()> {
         let root = sys::open(AT_FDCWD, c"/", O_PATH | O_DIRECTORY, 0)?;
         let mut packet = Packet::new(from_cell::READY);
-        packet.u32(self.prepared.outside.uid).u32(self.prepared.outside.gid);
+        packet.u32(self.prepared.outer_ids.uid).u32(self.prepared.outer_ids.gid);
         let ruleset = self.prepared.confinement.ruleset_descriptor();
         let counts = self.prepared.socket_counts;
         packet.put(&[u8::from(ruleset.is_some()), u8::from(counts.is_some())]);
@@ -133,7 +134,7 @@ impl Cell {
         }
         let sent = packet.send_with(CONTROL, &descriptors[..count]);
         sys::close(root);
-        // From here on they are the host's alone: when it lets go of them, the way out is closed.
+        // Only the host keeps them: when it closes them, nothing leaves the cell.
         let given = self.prepared.gate.iter().flatten().chain(&counts);
         given.for_each(|socket| sys::close(*socket));
         sent.map(drop)
@@ -158,7 +159,7 @@ impl Cell {
             if control {
                 match receive(CONTROL, buffer) {
                     Ok(received) if !received.bytes.is_empty() => {
-                        if self.obey(&received).is_err() {
+                        if self.handle(&received).is_err() {
                             self.end();
                         }
                     }
@@ -193,7 +194,8 @@ impl Cell {
         }
     }
 
-    /// The host is gone. A strict cell ends with this process; otherwise we clean up ourselves.
+    /// Ends the cell after the host has gone. A strict cell ends with this process; otherwise this process cleans up
+    /// first.
     fn end(&mut self) -> ! {
         if let Some(snapshot) = &mut self.snapshot {
             for index in self.roots.indices() {
@@ -221,8 +223,8 @@ impl Cell {
         sys::exit(0)
     }
 
-    /// An error here is a message that makes no sense: the socket is not what we think.
-    fn obey(&mut self, received: &Received<'_>) -> Result<()> {
+    /// Handles a message. An error means that the message is malformed, so the socket cannot be trusted.
+    fn handle(&mut self, received: &Received<'_>) -> Result<()> {
         let mut reader = Reader::new(received.bytes);
         let kind = reader.u8()?;
         let id = reader.u32()?;
@@ -244,11 +246,11 @@ impl Cell {
                 let outcome = self.restore(reader.u32()?);
                 answer(id, outcome)
             }
-            // Nobody is missed: a process that is being forked sees the signal before it is there.
+            // No process escapes: one that is being forked gets the signal before it runs.
             to_cell::END if self.prepared.strict => {
                 answer(id, sys::kill(-1, sys::SIGKILL).map(|_| 0))
             }
-            to_cell::SOCKET if self.prepared.strict => give_socket(id, reader.u8()? != 0),
+            to_cell::SOCKET if self.prepared.strict => send_socket(id, reader.u8()? != 0),
             to_cell::FORGET => self.forget(id),
             to_cell::PAUSE => {
                 let outcome = self.pause_all();
@@ -282,7 +284,7 @@ impl Cell {
         let sealed = Some(Sealing { strict, confinement });
         let program = Program { payload, flags, limits, sealed };
         let outcome = match self.pause_state.is_paused() {
-            // What came to be now would run beside what is held.
+            // A new program would run beside the paused ones.
             true => Err(EBUSY),
             false => self.fork_root(id, &program, standard),
         };
@@ -297,14 +299,12 @@ impl Cell {
 
     fn pause_all(&mut self) -> Result<u32> {
         self.note_adopted_deaths();
-        let scope =
-            Scope { strict: self.prepared.strict, own: self.pid, roots: &self.roots };
+        let scope = Scope { strict: self.prepared.strict, own: self.pid, roots: &self.roots };
         self.pause_state.pause(&scope)
     }
 
     fn resume_all(&mut self) -> Result<u32> {
-        let scope =
-            Scope { strict: self.prepared.strict, own: self.pid, roots: &self.roots };
+        let scope = Scope { strict: self.prepared.strict, own: self.pid, roots: &self.roots };
         self.pause_state.resume(&scope);
         Ok(0)
     }
@@ -351,10 +351,13 @@ impl Cell {
         }
     }
 
-    fn adopt(&mut self, id: u32, descriptors: &[i32], held: bool) -> Result<()> {
+    fn adopt(&mut self, id: u32, descriptors: &[i32], is_checkpoint: bool) -> Result<()> {
         let [pidfd] = *descriptors else { return Err(EINVAL) };
-        let outcome =
-            if held { self.add_checkpoint(id, pidfd) } else { self.adopt_process(id, pidfd) };
+        let outcome = if is_checkpoint {
+            self.add_checkpoint(id, pidfd)
+        } else {
+            self.adopt_process(id, pidfd)
+        };
         if outcome.is_err() {
             sys::close(pidfd);
         }
@@ -374,17 +377,18 @@ impl Cell {
         self.roots.add(root).map(drop)
     }
 
-    /// The tag of a process, which from now on is that of its tree alone.
+    /// Returns the tag of a process, and reserves it for the tree of that process.
     fn take_tag(&mut self, pid: i32) -> Result<u32> {
         let tag = processes::tag(pid).ok_or(ESRCH)?;
         self.note_adopted_deaths();
-        // Whoever is dead has given its tag back, also while nobody has taken it: its parent may be dead as well.
+        // A dead process has freed its tag even before it is reaped, which may never happen: its parent may be dead as
+        // well.
         for root in self.roots.all().iter_mut().filter(|root| root.tag == tag) {
             if root.phase == Phase::Running && root.is_adopted() && processes::is_dead(root.pidfd) {
                 root.phase = Phase::Dead;
             }
         }
-        // Without a tag of its own its tree could not be told from others.
+        // Without a tag of its own its tree cannot be told from others.
         let taken = self.roots.find(|root| root.tag == tag && root.phase != Phase::Dead);
         if tag == self.own_tag || taken.is_some() {
             return Err(EINVAL);
@@ -393,8 +397,8 @@ impl Cell {
         Ok(tag)
     }
 
-    /// A process that waits has the tag of the tree that it came from. It gets it for its own when it is resumed, and that
-    /// tree has ended.
+    /// Registers a waiting process. It has the tag of the tree it came from, which becomes its own when it is restored
+    /// and that tree has ended.
     fn add_checkpoint(&mut self, id: u32, pidfd: i32) -> Result<()> {
         if !self.prepared.strict {
             return Err(EINVAL);
@@ -415,8 +419,10 @@ impl Cell {
         let index = self.roots.by_id(id).ok_or(ESRCH)?;
         let root = *self.roots.at(index);
         let process = processes::read(root.pid).ok_or(ESRCH)?;
-        // Its end is told by us, so it must be our child: those that it came from are dead.
-        if root.phase != Phase::Checkpoint || processes::is_gone(root.pidfd) || process.parent != self.pid
+        // This process reports its exit, so it must be a child of this process: the processes it came from are dead.
+        if root.phase != Phase::Checkpoint
+            || processes::is_gone(root.pidfd)
+            || process.parent != self.pid
         {
             return Err(EINVAL);
         }
@@ -457,7 +463,7 @@ impl Cell {
         self.note_adopted_deaths();
         let strict = self.prepared.strict;
         if self.roots.at(index).phase == Phase::Starting && strict {
-            // Its tag must be known before its tree can be.
+            // The tag of a root must be known before its tree can be killed.
             let _ = sys::kill(self.roots.at(index).pid, sys::SIGKILL);
             read_pipe(&mut self.roots, index, strict, true);
         }
@@ -502,7 +508,7 @@ impl Cell {
         }
     }
 
-    /// Adopted processes are not our children: nobody tells us when they die.
+    /// Marks adopted processes that have ended. They are not children of this process, so no signal reports their end.
     fn note_adopted_deaths(&mut self) {
         for root in self.roots.all() {
             if root.phase == Phase::Running && root.is_adopted() && processes::is_gone(root.pidfd) {
@@ -512,7 +518,7 @@ impl Cell {
     }
 }
 
-/// The new process of a strict cell, until it is the program.
+/// Runs in the new process of a strict cell until it executes the program.
 fn run_program(program: &Program<'_>, standard: &[i32], report_to: i32) -> ! {
     let ruleset = program.sealed.and_then(|sealing| sealing.confinement.ruleset_descriptor());
     if let Err(refusal) = spawn::place_standard(standard, report_to, ruleset) {

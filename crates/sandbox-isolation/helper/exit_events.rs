@@ -1,27 +1,28 @@
-//! What becomes of started processes, and telling the host.
+//! Reports starts and exits of processes to the host.
 
 use crate::gate;
-use crate::subreaper::{self, Report};
 use crate::protocol::{from_cell, stage};
 use crate::roots::{Phase, Roots};
 use crate::spawn::Refusal;
+use crate::subreaper::{self, Report};
 use crate::sys::{self, EAGAIN, EINTR, ESRCH, Errno, Result};
 use crate::wire::{Packet, Reader};
 
-/// Where the first process of a cell keeps its socket.
+/// Descriptor of the socket in the first process of a cell.
 pub const CONTROL: i32 = 3;
 
-/// Takes what a starting process or a subreaper reports. `last` means nothing more can come.
+/// Reads the reports of a starting process or a subreaper. `last` means that no further report can follow.
 pub fn read_pipe(roots: &mut Roots, index: usize, strict: bool, last: bool) {
     while roots.at(index).pipe != 0 {
-        let more = if strict { read_start(roots, index, last) } else { read_subreaper(roots, index) };
+        let more =
+            if strict { read_start(roots, index, last) } else { read_subreaper(roots, index) };
         if !more {
             return;
         }
     }
 }
 
-/// A process that starts sends its tag, then a refusal or, by starting its program, the end.
+/// Reads the reports of a starting process: its tag, then a refusal, or the end of the stream when the program starts.
 fn read_start(roots: &mut Roots, index: usize, last: bool) -> bool {
     let root = roots.at(index);
     let mut bytes = [0_u8; 8];
@@ -43,7 +44,7 @@ fn read_start(roots: &mut Roots, index: usize, last: bool) -> bool {
         _ => {
             root.close_pipe();
             if root.tag == 0 {
-                // Killed before it could say anything.
+                // The process was killed before its first report.
                 let _ = send_refusal(root.id, &Refusal { stage: stage::PREPARE, errno: ESRCH });
                 roots.remove(index);
             } else {
@@ -78,7 +79,7 @@ fn read_subreaper(roots: &mut Roots, index: usize) -> bool {
         Err(EAGAIN) => false,
         _ => {
             root.close_pipe();
-            // Everything below the subreaper is gone, or the subreaper was killed: say so.
+            // The tree below the subreaper is gone, or the subreaper was killed: report either.
             if root.phase == Phase::Starting {
                 let _ = send_refusal(root.id, &Refusal { stage: stage::FORK, errno: ESRCH });
             } else if root.program != 0 {
@@ -95,7 +96,7 @@ fn read_subreaper(roots: &mut Roots, index: usize) -> bool {
     }
 }
 
-/// Takes all dead children and tells the host of those it knows.
+/// Reaps all dead children, and reports those that are roots to the host.
 pub fn reap(roots: &mut Roots, strict: bool) {
     while let Ok(Some(death)) = sys::wait(sys::WNOHANG) {
         let Some(index) = roots
@@ -134,8 +135,8 @@ pub fn answer(request: u32, outcome: Result<u32>) -> Result<()> {
     packet.u32(request).errno(errno).u32(value).send(CONTROL, None).map(drop)
 }
 
-/// A socket belongs to the network in which it is made, whoever connects it. That may take a while, so the host does it.
-pub fn give_socket(request: u32, over_ipv6: bool) -> Result<()> {
+/// Sends a socket of the cell's network to the host. The host connects it, because that may take a while.
+pub fn send_socket(request: u32, over_ipv6: bool) -> Result<()> {
     let socket = match gate::stream_socket(over_ipv6) {
         Ok(socket) => socket,
         Err(errno) => return answer(request, Err(errno)),

@@ -1,8 +1,8 @@
-//! Numbers and small texts, without an allocator.
+//! Formatting and parsing of numbers and short texts, without an allocator.
 
 use core::ffi::CStr;
 
-/// A line under construction; what does not fit is cut, which callers rule out by size.
+/// A line under construction. Text beyond the capacity is cut; callers choose a sufficient size.
 pub struct Line<const N: usize> {
     bytes: [u8; N],
     length: usize,
@@ -14,7 +14,7 @@ impl<const N: usize> Line<N> {
     }
 
     pub fn text(&mut self, text: &[u8]) -> &mut Self {
-        // One byte stays zero, so that the line is a C text too.
+        // One byte stays zero, so that the line is also a C string.
         let count = text.len().min(N - 1 - self.length);
         self.bytes[self.length..self.length + count].copy_from_slice(&text[..count]);
         self.length += count;
@@ -43,12 +43,12 @@ impl<const N: usize> Line<N> {
     }
 }
 
-/// A decimal number and nothing else.
+/// Parses a decimal number.
 pub fn number(digits: &[u8]) -> Option<u64> {
     parse(digits, 10)
 }
 
-/// A hexadecimal number and nothing else.
+/// Parses a hexadecimal number.
 pub fn hexadecimal(digits: &[u8]) -> Option<u64> {
     parse(digits, 16)
 }
@@ -63,7 +63,7 @@ fn parse(digits: &[u8], radix: u32) -> Option<u64> {
     })
 }
 
-/// The first word after a label in a file of `Label: word` lines.
+/// Returns the first word after a label in a file of `Label: word` lines.
 pub fn field<'a>(file: &'a [u8], label: &[u8]) -> Option<&'a [u8]> {
     let line = file.split(|byte| *byte == b'\n').find(|line| line.starts_with(label))?;
     line[label.len()..].split(u8::is_ascii_whitespace).find(|word| !word.is_empty())

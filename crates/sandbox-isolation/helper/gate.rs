@@ -1,13 +1,13 @@
-//! The way out of a cell's empty network: routes, rules, and sockets that the host gets.
+//! The network gate of a cell: routes, rules, and the sockets that the host gets.
 //!
-//! Nothing leaves the namespace. Whatever code in the cell connects to arrives at a socket that the host listens on, and
-//! the host knows from the accepted connection which address and port was meant. The rules are the plan's; this file only
-//! hands them to the kernel.
+//! Nothing leaves the namespace. Every connection of the cell's code arrives at a socket on which the host listens, and
+//! the local address of the accepted connection is its destination. The rules come from the plan; this file only sends
+//! them to the kernel.
 
 use crate::protocol::{GATE_ADDRESS, GATE_PORT};
 use crate::sys::{self, EINVAL, Errno, Result};
 
-/// Connections, questions by packet, questions by connection.
+/// Number of sockets: connections, DNS by UDP, DNS by TCP.
 pub const SOCKETS: usize = 3;
 
 const AF_INET: usize = 2;
@@ -20,14 +20,14 @@ const SOCK_NONBLOCK: usize = 0o4000;
 const NETLINK_ROUTE: usize = 0;
 const NETLINK_NETFILTER: usize = 12;
 const NETLINK_SOCK_DIAG: usize = 4;
-/// The kernel cuts it to what is allowed.
+/// The kernel reduces it to the allowed maximum.
 const BACKLOG: usize = 1024;
 const DNS: ([u8; 4], u16) = ([127, 0, 0, 1], 53);
 
-/// Needs capabilities over the network namespace, and a loopback there that is up.
+/// Opens the gate. Needs capabilities over the network namespace, with a loopback that is up.
 pub fn open(routes: &[u8], rules: &[u8]) -> Result<[i32; SOCKETS]> {
-    tell(NETLINK_ROUTE, routes)?;
-    tell(NETLINK_NETFILTER, rules)?;
+    send_messages(NETLINK_ROUTE, routes)?;
+    send_messages(NETLINK_NETFILTER, rules)?;
     let mut sockets = [-1; SOCKETS];
     let outcome = make(&mut sockets);
     if outcome.is_err() {
@@ -36,7 +36,7 @@ pub fn open(routes: &[u8], rules: &[u8]) -> Result<[i32; SOCKETS]> {
     outcome.map(|()| sockets)
 }
 
-/// A socket that tells of the sockets of this network namespace, whoever asks by it.
+/// Makes a socket that lists the sockets of this network namespace, whichever process uses it.
 pub fn socket_counts() -> Result<i32> {
     sys::socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK, NETLINK_SOCK_DIAG)
 }
@@ -53,7 +53,7 @@ fn make([connections, packets, questions]: &mut [i32; SOCKETS]) -> Result<()> {
     sys::listen(*questions, BACKLOG).map(drop)
 }
 
-/// A socket for a connection in the network of this process, over IPv4 or IPv6.
+/// Makes a stream socket in the network of this process, over IPv4 or IPv6.
 pub fn stream_socket(over_ipv6: bool) -> Result<i32> {
     let family = if over_ipv6 { AF_INET6 } else { AF_INET };
     sys::socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0)
@@ -77,15 +77,15 @@ fn address(address: [u8; 4], port: u16) -> [u8; 16] {
     bytes
 }
 
-/// Sends messages and waits until the kernel has confirmed each that asks for it.
-fn tell(protocol: usize, messages: &[u8]) -> Result<()> {
+/// Sends messages, and checks the kernel's acknowledgement of each that requests one.
+fn send_messages(protocol: usize, messages: &[u8]) -> Result<()> {
     let socket = sys::socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK, protocol)?;
     let outcome = sys::write(socket, messages).and_then(|_| confirmed(socket, expected(messages)?));
     sys::close(socket);
     outcome.map(drop)
 }
 
-/// Reads confirmations. They are there when the messages have been taken, so this never waits.
+/// Reads acknowledgements. They are available as soon as the messages are sent, so this never blocks.
 fn confirmed(socket: i32, mut expected: usize) -> Result {
     let mut buffer = [0_u8; 4096];
     while expected > 0 {

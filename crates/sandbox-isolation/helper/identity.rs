@@ -1,19 +1,19 @@
-//! Who a cell is: its ids outside, its user namespace, and giving up every privilege.
+//! Identity of a cell: its ids outside, its user namespace, and dropping every privilege.
 
 use core::ffi::CStr;
 
 use crate::confine::Confinement;
-use crate::sys::{self, AT_FDCWD, EINVAL, ENOENT, EPERM, Limit, Result};
 use crate::fmt::{self, Line};
+use crate::sys::{self, AT_FDCWD, EINVAL, ENOENT, EPERM, Limit, Result};
 
-/// Host ids of cells made by root are this plus the host pid of the cell's first process.
+/// Host ids of cells made by root are this number plus the host's process id of the cell's first process.
 pub const ID_BASE: u32 = 0x7000_0000;
 
 /// The user and group of a launcher in its own user namespace.
 ///
-/// Not 0: the kernel gives `/proc` entries of a process that cannot be read to id 0 of the
-/// namespace its memory belongs to. A first process has the launcher's memory, and if id 0 there were
-/// this user, who code in the cell is too, then code could open such entries.
+/// Not 0: the kernel gives `/proc` entries of an unreadable process to id 0 of the namespace that owns its memory. A
+/// first process has the launcher's memory, so if id 0 there were this user, which is also the user of the cell's code,
+/// code could open such entries.
 pub const LAUNCHER_ID: u32 = 1;
 
 const CLONE_NEWUSER: usize = 0x1000_0000;
@@ -29,65 +29,66 @@ const CAP_AMBIENT_CLEAR_ALL: usize = 4;
 const RLIMIT_NPROC: u32 = 6;
 const RLIMIT_NOFILE: u32 = 7;
 
-/// CAP_SYS_ADMIN, held by a cell's first process in the cell's own user namespace only. With it
-/// each process tree gets a UTS namespace of its own, the tag by which the tree is found again.
+/// CAP_SYS_ADMIN, held by a cell's first process, and only in the cell's own user namespace. It serves to give each
+/// process tree a UTS namespace of its own, the tag that identifies the tree.
 const TAGGING: u64 = 1 << 21;
 
-/// The ids of a cell as its launcher's user namespace counts them.
+/// The ids of a cell as numbered in its launcher's user namespace.
 #[derive(Clone, Copy)]
-pub struct Outside {
+pub struct OuterIds {
     pub uid: u32,
     pub gid: u32,
-    /// They are others than the launcher's.
+    /// True when they differ from the launcher's.
     pub change: bool,
 }
 
-impl Outside {
-    /// The launcher's own.
+impl OuterIds {
+    /// The launcher's own ids.
     pub const LAUNCHER: Self = Self { uid: LAUNCHER_ID, gid: LAUNCHER_ID, change: false };
 }
 
 /// Chooses the ids of this cell.
 ///
-/// A cell made by root gets ids that no account uses: a base plus the host pid of its first
-/// process. No two living cells of a machine can have the same, and nobody has to keep a table.
-pub fn outside(root_mode: bool) -> Result<Outside> {
+/// A cell made by root gets ids that no account uses: a base plus the host's process id of its first process. No two
+/// running cells of a machine can have the same, and no table is needed.
+pub fn outer_ids(root_mode: bool) -> Result<OuterIds> {
     if !root_mode {
-        return Ok(Outside::LAUNCHER);
+        return Ok(OuterIds::LAUNCHER);
     }
     let mut digits = [0_u8; 16];
     let count = sys::readlink(AT_FDCWD, c"/proc/self", &mut digits)?;
     let pid = fmt::number(&digits[..count]).ok_or(EINVAL)? as u32;
     let id = ID_BASE.checked_add(pid).ok_or(EINVAL)?;
-    Ok(Outside { uid: id, gid: id, change: true })
+    Ok(OuterIds { uid: id, gid: id, change: true })
 }
 
-/// Instances of inotify that a cell may have, and what they may watch together.
+/// Maximum number of inotify instances of a cell, and of their watches together.
 const MAX_INOTIFY_INSTANCES: &[u8] = b"32";
 const MAX_INOTIFY_WATCHES: &[u8] = b"16384";
 
-/// Becomes `uid` and `gid` in a user namespace of our own, in which no other can be made.
+/// Switches to `uid` and `gid` in a new user namespace, in which no nested one can be made.
 ///
-/// Mounts keep belonging to the outer namespace, so nothing inside can undo them.
-pub fn take(outside: Outside, uid: u32, gid: u32, sysctl: i32) -> Result<()> {
-    // The soft limit at this point bounds all processes of the new namespace together; what is
-    // started later gets the cell's own.
+/// Mounts still belong to the outer namespace, so nothing inside can undo them.
+pub fn assume(outer_ids: OuterIds, uid: u32, gid: u32, sysctl: i32) -> Result<()> {
+    // The soft limit at this point limits all processes of the new namespace together; programs get the cell's own
+    // limit.
     raise(RLIMIT_NPROC)?;
     raise(RLIMIT_NOFILE)?;
-    // Denied where the container we run in forbids keyrings; then code inside has none either.
+    // Refused in a container that forbids keyrings; then code inside has none either.
     let _ = sys::new_keyring();
-    if outside.change {
-        sys::setresgid(outside.gid)?;
-        sys::setresuid(outside.uid, true)?;
+    if outer_ids.change {
+        sys::setresgid(outer_ids.gid)?;
+        sys::setresuid(outer_ids.uid, true)?;
     }
-    // Without this /proc/self belongs to root and the maps cannot be written.
+    // Without this, /proc/self belongs to root and the maps cannot be written.
     sys::prctl(PR_SET_DUMPABLE, 1, 0)?;
     sys::unshare(CLONE_NEWUSER)?;
-    map(c"/proc/self/setgroups", c"/proc/self/uid_map", uid, outside.uid)?;
-    map(c"", c"/proc/self/gid_map", gid, outside.gid)?;
-    // A nested user namespace would give back capabilities, and with them a great deal of kernel.
+    map(c"/proc/self/setgroups", c"/proc/self/uid_map", uid, outer_ids.uid)?;
+    map(c"", c"/proc/self/gid_map", gid, outer_ids.gid)?;
+    // A nested user namespace would give capabilities back, and expose much of the kernel.
     sys::write_file(sysctl, c"user/max_user_namespaces", b"0")?;
-    // Those of the host user count these too, and would have none left. A kernel without them has nothing to bound.
+    // These also count towards the limits of the host user, and could use them up. A kernel without these settings has
+    // no such limits.
     for (setting, most) in [
         (c"user/max_inotify_instances", MAX_INOTIFY_INSTANCES),
         (c"user/max_inotify_watches", MAX_INOTIFY_WATCHES),
@@ -101,19 +102,19 @@ pub fn take(outside: Outside, uid: u32, gid: u32, sysctl: i32) -> Result<()> {
     Ok(())
 }
 
-/// Maps one id; denies `setgroups` first when a path for that is given.
-pub fn map(setgroups: &CStr, path: &CStr, inside: u32, outside: u32) -> Result<()> {
+/// Maps one id; denies `setgroups` first when its path is given.
+pub fn map(setgroups: &CStr, path: &CStr, inside: u32, outer: u32) -> Result<()> {
     if !setgroups.is_empty() {
         sys::write_file(AT_FDCWD, setgroups, b"deny")?;
     }
     let mut line = Line::<64>::new();
-    line.number(u64::from(inside)).text(b" ").number(u64::from(outside)).text(b" 1\n");
+    line.number(u64::from(inside)).text(b" ").number(u64::from(outer)).text(b" 1\n");
     sys::write_file(AT_FDCWD, path, line.bytes()).map(drop)
 }
 
-/// Gives up every privilege but [`TAGGING`], for good, and reads back that it is so.
+/// Drops every privilege but [`TAGGING`] permanently, and verifies it.
 pub fn seal() -> Result<()> {
-    // No core dump may contain this process or what it starts.
+    // No core dump may contain this process or its children.
     sys::write_file(AT_FDCWD, c"/proc/self/coredump_filter", b"0")?;
     sys::prctl(PR_CAP_AMBIENT, CAP_AMBIENT_CLEAR_ALL, 0)?;
     drop_bounding_set()?;
@@ -121,7 +122,7 @@ pub fn seal() -> Result<()> {
     sys::set_capabilities(TAGGING, 0)?;
     sys::prctl(PR_SET_NO_NEW_PRIVS, 1, 0)?;
     sys::prctl(PR_SET_DUMPABLE, 0, 0)?;
-    // After the last change of ids: those clear it.
+    // After the last change of ids, because that would reset it.
     sys::prctl(PR_SET_PDEATHSIG, sys::SIGKILL as usize, 0)?;
     verify()
 }
@@ -141,7 +142,7 @@ fn drop_bounding_set() -> Result<()> {
     Ok(())
 }
 
-/// The state the kernel reports must be the one intended, field by field.
+/// Checks field by field that the kernel reports the intended state.
 fn verify() -> Result<()> {
     let mut place = core::mem::MaybeUninit::<[u8; 4096]>::uninit();
     let status = sys::read_file(AT_FDCWD, c"/proc/self/status", sys::scratch(&mut place))?;
@@ -157,7 +158,7 @@ fn verify() -> Result<()> {
     if holds { Ok(()) } else { Err(EPERM) }
 }
 
-/// Isolation off: adopts orphans, cannot be read by others, gains nothing from set-user-id files.
+/// Isolation off: adopts orphans, forbids other processes to read this one, ignores set-user-id files.
 pub fn seal_off() -> Result<()> {
     raise(RLIMIT_NOFILE)?;
     sys::prctl(PR_SET_CHILD_SUBREAPER, 1, 0)?;
@@ -165,7 +166,7 @@ pub fn seal_off() -> Result<()> {
     sys::prctl(PR_SET_DUMPABLE, 0, 0).map(drop)
 }
 
-/// Drops the last capability before a program starts, confines it, and reads back that it is so.
+/// Drops the last capability before a program starts, confines the process, and verifies both.
 pub fn seal_program(strict: bool, confinement: &Confinement) -> Result<()> {
     if strict {
         sys::set_capabilities(0, 0)?;
@@ -176,13 +177,13 @@ pub fn seal_program(strict: bool, confinement: &Confinement) -> Result<()> {
     confinement.apply()
 }
 
-/// Dies with the parent; fails when the parent is gone already.
+/// Makes this process die with its parent; fails when the parent is already gone.
 pub fn die_with(parent: i32) -> Result<()> {
     sys::prctl(PR_SET_PDEATHSIG, sys::SIGKILL as usize, 0)?;
     if sys::getppid() == parent { Ok(()) } else { Err(sys::ESRCH) }
 }
 
-/// Orphans below this process become its children.
+/// Makes orphans below this process its children.
 pub fn adopt_orphans() -> Result<()> {
     sys::prctl(PR_SET_CHILD_SUBREAPER, 1, 0).map(drop)
 }
@@ -202,7 +203,7 @@ pub fn pass_on_capabilities() -> Result<()> {
     Ok(())
 }
 
-/// Sets whether others of the same user may look into this process.
+/// Sets whether other processes of the same user may inspect this process.
 pub fn set_readable(readable: bool) -> Result<()> {
     sys::prctl(PR_SET_DUMPABLE, usize::from(readable), 0).map(drop)
 }

@@ -1,22 +1,22 @@
-//! Mounts in which the owner of files is the user of the cell.
+//! Mounts whose file owner is mapped to the user of the cell.
 //!
-//! A cell made by root has a user that no account is, so that it owns nothing of the host. In what it is given, that user
-//! stands for the owner of what was mounted, in both directions: it has the owner's rights, and what it makes belongs to
-//! the owner. Everybody else's files there belong to nobody it could be.
+//! A cell made by root runs as a user without an account, which owns nothing of the host. In its host mounts, that user
+//! is mapped to the owner of the mounted directory, in both directions: it has the owner's rights, and its new files
+//! belong to the owner. Files of other users there belong to an unmapped user.
 
-use crate::identity::Outside;
+use crate::fmt::Line;
+use crate::identity::OuterIds;
 use crate::mounts;
 use crate::sys::{self, AT_FDCWD, O_RDONLY, Result};
-use crate::fmt::Line;
 
 const CLONE_NEWUSER: usize = 0x1000_0000;
 
-/// Lets the cell's user stand for an owner in a detached tree.
-pub fn idmap_mount(tree: i32, (uid, gid): (u32, u32), cell: Outside) -> Result<()> {
+/// Maps an owner to the cell's user in a detached tree.
+pub fn idmap_mount(tree: i32, (uid, gid): (u32, u32), cell: OuterIds) -> Result<()> {
     let [wait, go] = sys::pipe()?;
     let namespace = match sys::fork(CLONE_NEWUSER, None) {
         Ok(0) => {
-            // It lives for the namespace alone, until the maps are written and somebody holds it.
+            // This process only holds the namespace, until the maps are written and the parent has opened it.
             sys::close(go);
             let _ = sys::read(wait, &mut [0]);
             sys::exit(0)
@@ -39,8 +39,8 @@ pub fn idmap_mount(tree: i32, (uid, gid): (u32, u32), cell: Outside) -> Result<(
     outcome.map(drop)
 }
 
-/// The user namespace of a process, in which the owner's ids are the cell's outside.
-fn mapped(pid: i32, (uid, gid): (u32, u32), cell: Outside) -> Result<i32> {
+/// Writes the maps of a process's user namespace, in which the owner's ids become the cell's outer ids, and opens it.
+fn mapped(pid: i32, (uid, gid): (u32, u32), cell: OuterIds) -> Result<i32> {
     for (file, from, to) in [(&b"uid_map"[..], uid, cell.uid), (&b"gid_map"[..], gid, cell.gid)] {
         let mut line = Line::<64>::new();
         line.number(from.into()).text(b" ").number(to.into()).text(b" 1\n");

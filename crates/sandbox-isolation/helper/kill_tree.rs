@@ -1,29 +1,29 @@
-//! Killing and signalling process trees in a strict cell.
+//! Kills and signals process trees in a strict cell.
 //!
-//! Every root has a UTS namespace of its own, inherited by all it starts. Code in a cell can
-//! neither leave it nor enter another: it has no capability, and cannot make a user namespace to
-//! get one. So the namespace is a tag that daemons cannot shed. A process whose tag nobody can
-//! read or no root has is treated as hostile and goes with the first tree that is killed.
+//! Every root has a UTS namespace of its own, inherited by its descendants. Code in a cell can neither leave the
+//! namespace nor enter another: it has no capability, and cannot make a user namespace to get one. So the namespace is
+//! a tag that daemons cannot drop. A process whose tag is unreadable, or belongs to no root, is treated as hostile and
+//! killed with the first tree that is killed.
 
 use crate::processes;
 use crate::roots::{Phase, Roots};
 use crate::sys::{self, EBUSY, EINTR, ESRCH, Result};
 
-/// How often new processes may appear in a tree that is being killed.
+/// Maximum number of rounds in which new processes appear in a tree that is being killed.
 const MAX_GROWTH_ROUNDS: u32 = 20;
 const MAX_ROUNDS: u32 = 2000;
 
-/// Kills the tree of one root. `reap` takes the dead between rounds. Returns whether everything in
-/// the cell was killed, which is what happens when the root is the only one.
+/// Kills the tree of one root. `reap` reaps dead processes between rounds. Returns true if everything in the cell was
+/// killed, which is the case when the root is the only one.
 ///
-/// Where processes cannot be looked for, nothing is known to be dead, and that is an error.
+/// If processes cannot be listed, no process is known to be dead, which is an error.
 pub fn kill(roots: &mut Roots, index: usize, reap: &mut dyn FnMut(&mut Roots)) -> Result<bool> {
     let (id, tag) = (roots.at(index).id, roots.at(index).tag);
-    let alone = roots.find(|root| root.id != id).is_none();
-    if !alone {
-        let mut known = Known::new()?;
-        let outcome = kill_one_tree(roots, id, tag, &mut known, reap);
-        known.free();
+    let is_only_root = roots.find(|root| root.id != id).is_none();
+    if !is_only_root {
+        let mut killed_pids = KilledPids::new()?;
+        let outcome = kill_one_tree(roots, id, tag, &mut killed_pids, reap);
+        killed_pids.free();
         if outcome? {
             return Ok(false);
         }
@@ -31,27 +31,27 @@ pub fn kill(roots: &mut Roots, index: usize, reap: &mut dyn FnMut(&mut Roots)) -
     kill_everything(roots, reap).map(|()| true)
 }
 
-/// Returns whether the tree is gone. It is not when it grows as fast as it is killed.
+/// Returns true when the tree is gone, false when it grows as fast as it is killed.
 fn kill_one_tree(
     roots: &mut Roots,
     id: u32,
     tag: u32,
-    known: &mut Known,
+    killed_pids: &mut KilledPids,
     reap: &mut dyn FnMut(&mut Roots),
 ) -> Result<bool> {
     let mut growth = 0;
     for count in 0..MAX_ROUNDS {
-        let round = kill_round(roots, id, tag, known)?;
+        let round = kill_round(roots, id, tag, killed_pids)?;
         reap(roots);
         if round.killed == 0 {
             return Ok(true);
         }
-        // What has been killed before only takes its time: much memory, or a busy machine.
+        // Processes that were already killed only need time: they free much memory, or the machine is busy.
         growth += u32::from(round.new != 0);
         if growth == MAX_GROWTH_ROUNDS {
             return Ok(false);
         }
-        // A tree that grows gets no more rounds in the same time.
+        // A growing tree gets no more rounds in the same time.
         if count == 0 || round.new == 0 {
             sleep_for_deaths(count);
         } else {
@@ -61,20 +61,20 @@ fn kill_one_tree(
     Err(EBUSY)
 }
 
-/// The processes that were killed before, one bit for each process id.
-struct Known {
+/// The processes that were already killed, one bit for each process id.
+struct KilledPids {
     bits: &'static mut [u8],
 }
 
-impl Known {
-    /// As many process ids as the kernel allows.
+impl KilledPids {
+    /// The maximum number of process ids of the kernel.
     const IDS: usize = 4 << 20;
 
     fn new() -> Result<Self> {
         Ok(Self { bits: sys::allocate(Self::IDS / 8)? })
     }
 
-    /// Returns whether this one is new.
+    /// Adds a process; returns true if it is new.
     fn add(&mut self, pid: i32) -> bool {
         let (byte, bit) = (pid as usize / 8, 1 << (pid % 8));
         let Some(bits) = self.bits.get_mut(byte) else { return true };
@@ -90,7 +90,7 @@ impl Known {
 
 struct Round {
     killed: u32,
-    /// Of these, how many for the first time.
+    /// The number of those killed for the first time.
     new: u32,
 }
 
@@ -110,28 +110,33 @@ fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Resul
         }
         sleep_for_deaths(count);
     }
-    // Something sleeps in the kernel where no signal reaches it.
+    // A process sleeps in the kernel where no signal reaches it.
     Err(EBUSY)
 }
 
-/// Whether a process runs, or may run for all we can see.
+/// Returns true when a process runs, or cannot be ruled out to run.
 fn is_alive(pid: i32) -> bool {
     processes::read(pid).map_or_else(|| !is_gone(pid), |process| !process.dead)
 }
 
-/// Whether there is no such process, not even a dead one.
+/// Returns true when there is no such process, not even a zombie.
 fn is_gone(pid: i32) -> bool {
     sys::kill(pid, 0) == Err(ESRCH)
 }
 
-/// Kills what does not belong to another root.
-fn kill_round(roots: &mut Roots, victim: u32, victim_tag: u32, known: &mut Known) -> Result<Round> {
+/// Kills every process that does not belong to another root.
+fn kill_round(
+    roots: &mut Roots,
+    victim: u32,
+    victim_tag: u32,
+    killed_pids: &mut KilledPids,
+) -> Result<Round> {
     let mut round = Round { killed: 0, new: 0 };
     processes::for_each(|pid| {
         if pid != 1 && !is_spared(roots, pid, victim, victim_tag) {
             let _ = sys::kill(pid, sys::SIGKILL);
             round.killed += 1;
-            round.new += u32::from(known.add(pid));
+            round.new += u32::from(killed_pids.add(pid));
         }
     })?;
     Ok(round)
@@ -143,7 +148,7 @@ fn is_spared(roots: &Roots, pid: i32, victim: u32, victim_tag: u32) -> bool {
     }
     match processes::tag(pid) {
         Some(tag) => {
-            // The number of a namespace that ended may be used again, by the victim's for one.
+            // The kernel reuses the inode number of an ended namespace, possibly for the killed tree.
             tag != victim_tag && roots.find(|root| root.id != victim && root.tag == tag).is_some()
         }
         None => is_dead_or_below_other(roots, pid, victim),
@@ -156,21 +161,21 @@ fn is_other_root(roots: &Roots, pid: i32, victim: u32) -> bool {
     other.is_some() || is_checkpoint(roots, pid)
 }
 
-/// Whether a process waits to be resumed, or is the child of one that does: what that will leave in its place. They have the
-/// tag of the tree that they came from, and belong to none.
+/// Returns true for a checkpoint, or a child of one, which will replace it. They have the tag of the tree they came
+/// from, but belong to no tree.
 fn is_checkpoint(roots: &Roots, pid: i32) -> bool {
     if roots.find(|root| root.phase == Phase::Checkpoint).is_none() {
         return false;
     }
     let waits = |pid| {
-        let held = roots.find(|root| root.pid == pid && root.phase == Phase::Checkpoint);
-        held.is_some_and(|index| !processes::is_gone(roots.get(index).pidfd))
+        let found = roots.find(|root| root.pid == pid && root.phase == Phase::Checkpoint);
+        found.is_some_and(|index| !processes::is_gone(roots.get(index).pidfd))
     };
     waits(pid) || processes::read(pid).is_some_and(|process| waits(process.parent))
 }
 
-/// A process that hides its tag is spared only when its parents lead to another root: that is
-/// beyond its control.
+/// Returns true for a process with an unreadable tag that is dead, or whose ancestors include another root: it cannot
+/// control its ancestors.
 fn is_dead_or_below_other(roots: &Roots, pid: i32, victim: u32) -> bool {
     let mut at = pid;
     for step in 0..64 {
@@ -201,10 +206,10 @@ pub fn signal(roots: &Roots, tag: u32, signal: i32) -> Result<u32> {
     Ok(count)
 }
 
-/// Forgets dead roots whose trees have ended and whose handles are gone.
+/// Removes dead roots whose trees have ended and whose handles were dropped.
 pub fn forget_ended(roots: &mut Roots) {
     let mut seen = [0_u64; crate::roots::MAX_ROOTS / 64];
-    let looked = processes::for_each(|pid| {
+    let listed = processes::for_each(|pid| {
         let Some(tag) = processes::tag(pid) else { return };
         for index in roots.indices() {
             if roots.at(index).tag == tag {
@@ -212,7 +217,7 @@ pub fn forget_ended(roots: &mut Roots) {
             }
         }
     });
-    if looked.is_err() {
+    if listed.is_err() {
         return; // what was not seen may well be there
     }
     for index in roots.indices() {
@@ -224,12 +229,12 @@ pub fn forget_ended(roots: &mut Roots) {
     }
 }
 
-/// Lets the dying die.
+/// Sleeps for a millisecond, so that killed processes can exit.
 pub fn sleep_briefly() {
     wait(1000);
 }
 
-/// The same where most deaths take no time: after that many rounds, they do.
+/// Sleeps for a shorter time in the first rounds, because most processes exit at once.
 fn sleep_for_deaths(rounds: u32) {
     wait(if rounds < 20 { 100 } else { 1000 });
 }

@@ -1,30 +1,30 @@
-//! The launcher: forks the first process of every cell, and programs beside them.
+//! The launcher: forks the first process of every cell, and trusted programs beside the cells.
 
 use core::ffi::CStr;
 
 use crate::cell::{self, Start};
 use crate::confine;
+use crate::fmt::{Line, number};
 use crate::gate;
 use crate::identity::{self, ID_BASE, LAUNCHER_ID};
-use crate::subreaper::Snapshot;
+use crate::kill_tree::sleep_briefly;
 use crate::protocol::{MAX_DESCRIPTORS, MAX_PACKET_SIZE, from_launcher, stage, to_launcher};
 use crate::spawn::{self, Program, Refusal};
+use crate::subreaper::Snapshot;
 use crate::sys::{self, AT_FDCWD, EAGAIN, EINTR, EINVAL, EPERM, POLLIN, Poll, Result};
-use crate::fmt::{Line, number};
-use crate::kill_tree::sleep_briefly;
 use crate::wire::{Packet, Reader, Received, receive};
 
 /// The argument of a launcher that already has its user namespace.
 const MAPPED: &CStr = c"mapped";
 /// The argument of a launcher that makes only cells without isolation.
 const PLAIN: &CStr = c"plain";
-/// Where the launcher keeps its socket. Standard input, output and error are `/dev/null`.
+/// Descriptor of the launcher's socket. Standard input, output and error are `/dev/null`.
 const CONTROL: i32 = 3;
 const MAX_CHILDREN: usize = 32 * 1024;
-/// How many trees are killed before those that cannot be killed are given up.
+/// Maximum number of trees to kill before unkillable ones are abandoned.
 const MAX_KILLS: u32 = 4 * 1024;
-/// How long cells without isolation may take to clean up after the end of the host.
-const CLEANING_MS: u32 = 30_000;
+/// Timeout for cells without isolation to clean up after the host has gone.
+const CLEANUP_TIMEOUT_MS: u32 = 30_000;
 
 const CLONE_PIDFD: usize = 0x1000;
 const CLONE_NEWUSER: usize = 0x1000_0000;
@@ -35,19 +35,19 @@ const CELL_NAMESPACES: usize =
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Mode {
-    /// In a user namespace of our own.
+    /// In a user namespace of its own.
     User = 0,
     Root = 1,
     /// With the rights of the host process, for cells without isolation.
     Plain = 2,
 }
 
-/// A process this one started.
+/// A child process of the launcher.
 #[derive(Clone, Copy)]
 struct Child {
-    /// Zero is a free slot.
+    /// Zero marks a free slot.
     pid: i32,
-    /// The first process of a cell, not a program.
+    /// True for the first process of a cell, false for a program.
     is_cell: bool,
 }
 
@@ -55,7 +55,7 @@ struct CellLauncher {
     mode: Mode,
     deaths: i32,
     children: &'static mut [Child],
-    /// Only without isolation, where trees have to be found by parents.
+    /// Only without isolation, where trees are found by parents.
     snapshot: Option<Snapshot>,
 }
 
@@ -86,7 +86,7 @@ fn start(argument: &CStr) -> Started<CellLauncher> {
         if argument == PLAIN {
             Mode::Plain
         } else {
-            end_first();
+            raise_oom_score();
             isolating_mode()?
         }
     };
@@ -95,7 +95,7 @@ fn start(argument: &CStr) -> Started<CellLauncher> {
     // SAFETY: zero is a number and `false`.
     let children = step(b"prepare", unsafe { sys::table(MAX_CHILDREN) })?;
     let mut snapshot = None;
-    // What a killed program leaves behind comes to this process, and nobody else may end it or take it when it is dead.
+    // Orphans of a killed program become children of this process, so that no other process can kill or reap them.
     step(b"prepare", identity::adopt_orphans())?;
     if mode == Mode::Plain {
         snapshot = Some(step(b"prepare", Snapshot::new())?);
@@ -103,36 +103,36 @@ fn start(argument: &CStr) -> Started<CellLauncher> {
     let launcher = CellLauncher { mode, deaths, children, snapshot };
     let mut hello = Packet::new(from_launcher::HELLO);
     hello.put(&[mode as u8]).u32(confine::version());
-    step(b"greet", hello.send(CONTROL, None))?;
+    step(b"send the first message", hello.send(CONTROL, None))?;
     Ok(launcher)
 }
 
-/// When the host runs out of memory, what runs in cells is ended before the host process and others: as engines do it with
-/// containers. It holds for all that starts from here, and only who is readable may do it.
-fn end_first() {
-    /// Of a thousand: as much as half of the memory of the host.
+/// Makes the kernel kill processes in cells before the host process and others when memory runs out, as container
+/// engines do. All child processes inherit this, and only a readable process may set it.
+fn raise_oom_score() {
+    /// Out of 1000: equivalent to half of the host's memory.
     const SCORE: u64 = 500;
     const FILE: &CStr = c"/proc/self/oom_score_adj";
     let mut now = [0_u8; 16];
-    // Where there is no such file nothing is lost.
+    // A kernel without this file has no such preference.
     let Ok(now) = sys::read_file(AT_FDCWD, FILE, &mut now) else { return };
-    // Below zero there is a sign, which is no number here.
+    // Negative values have a sign, which does not parse as a number.
     if number(now.trim_ascii()).is_none_or(|now| now < SCORE) {
         let _ = sys::write_file(AT_FDCWD, FILE, Line::<8>::new().number(SCORE).bytes());
     }
 }
 
 fn isolating_mode() -> Started<Mode> {
-    // Some containers forbid keyrings, to whatever we start too.
+    // Some containers forbid keyrings, which also holds for the cells.
     let _ = sys::new_keyring();
-    if step(b"give up the root account", choose_privilege())? {
+    if step(b"give up the root account", is_privileged_root())? {
         return Ok(Mode::Root);
     }
     enter_user_namespace()?;
     Ok(Mode::User)
 }
 
-/// The socket arrives as standard input; signals and session are left behind.
+/// Takes the socket from standard input, and leaves the host's signals and session.
 fn detach_from_host() -> Result<()> {
     sys::dup3(0, CONTROL, 0)?;
     sys::dup3(1, 0, 0)?;
@@ -143,10 +143,10 @@ fn detach_from_host() -> Result<()> {
     Ok(())
 }
 
-/// Root works without a user namespace of its own, if it may use ids beyond the accounts'.
+/// Returns true when root can work without a user namespace of its own, which needs ids beyond those of accounts.
 ///
-/// Root without CAP_SYS_ADMIN becomes an unused user: a cell must never run as the host's root.
-fn choose_privilege() -> Result<bool> {
+/// Root without CAP_SYS_ADMIN switches to an unused user: a cell must never run as the host's root.
+fn is_privileged_root() -> Result<bool> {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     if sys::geteuid() != 0 {
         return Ok(false);
@@ -166,19 +166,19 @@ fn choose_privilege() -> Result<bool> {
     if maps_host_root()? { Err(EPERM) } else { Ok(false) }
 }
 
-/// Whether our root is the machine's root.
+/// Returns true when root here is the machine's root.
 fn maps_host_root() -> Result<bool> {
     let mut file = [0_u8; 256];
     let map = sys::read_file(AT_FDCWD, c"/proc/self/uid_map", &mut file)?;
     let mut words = map.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let (inside, outside) = (words.next().unwrap_or(b""), words.next().unwrap_or(b""));
-    Ok(inside != b"0" || outside == b"0")
+    let (inside, outer) = (words.next().unwrap_or(b""), words.next().unwrap_or(b""));
+    Ok(inside != b"0" || outer == b"0")
 }
 
-/// Gets a user namespace in which this user may do everything, and starts over inside it.
+/// Makes a user namespace in which this user has every capability, and re-executes the helper inside it.
 ///
-/// Starting over gives this process memory that belongs to the new namespace. Only then may other
-/// programs of that namespace enter cells by their first process.
+/// The new namespace owns the memory of the re-executed process. Only then may other programs of that namespace enter
+/// cells through their first process.
 fn enter_user_namespace() -> Started<()> {
     let (uid, gid) = (sys::geteuid(), sys::getegid());
     step(b"prepare", identity::set_readable(true))?;
@@ -190,7 +190,7 @@ fn enter_user_namespace() -> Started<()> {
     let argv = [c"sandbox-launcher".as_ptr() as usize, MAPPED.as_ptr() as usize, 0];
     // SAFETY: both arrays end with a null pointer.
     let errno = unsafe { sys::execve(c"/proc/self/exe", argv.as_ptr(), argv[2..].as_ptr()) };
-    Err((b"start over in the user namespace", errno))
+    Err((b"re-execute in the user namespace", errno))
 }
 
 impl CellLauncher {
@@ -224,7 +224,7 @@ impl CellLauncher {
         }
     }
 
-    /// The host is gone: so is everything that was made here.
+    /// Ends the launcher, its cells and its programs after the host has gone.
     fn end(&mut self) -> ! {
         if self.snapshot.is_none() {
             for child in self.children.iter().filter(|child| child.pid != 0) {
@@ -232,9 +232,9 @@ impl CellLauncher {
             }
             sys::exit(0)
         }
-        // Cells without isolation see the host's end themselves, and clean up after it.
+        // Cells without isolation detect the host's end themselves, and clean up.
         self.kill_all_but(|child| child.is_cell);
-        for _ in 0..CLEANING_MS {
+        for _ in 0..CLEANUP_TIMEOUT_MS {
             if !self.children.iter().any(|child| child.pid != 0) {
                 break;
             }
@@ -248,28 +248,28 @@ impl CellLauncher {
     fn reap(&mut self) {
         let mut drained = [0_u8; 128];
         while sys::read(self.deaths, &mut drained).is_ok() {}
-        // A cell that ended by itself has left nothing.
-        if take_dead(self.children) {
+        // A cell that ended by itself has left nothing behind.
+        if reap_dead(self.children) {
             self.kill_all_but(|_| true);
         }
     }
 
-    /// Without isolation, kills the trees of all children, those that came as orphans among them,
-    /// but of those that were started here and are to be kept.
+    /// Without isolation, kills the trees of all children, including adopted orphans, except the launcher's own
+    /// children to keep.
     fn kill_all_but(&mut self, keep: impl Fn(&Child) -> bool) {
         let own = sys::getpid();
         for _ in 0..MAX_KILLS {
             let Some(snapshot) = &mut self.snapshot else { return };
             let kept = |pid| self.children.iter().any(|child| child.pid == pid && keep(child));
             let Ok(Some(pid)) = snapshot.child_of(own, kept) else { return };
-            // What leaves this tree meanwhile becomes a child of this process, for the next round.
+            // Orphans of this tree become children of this process, for the next round.
             let _ = snapshot.kill_from(pid);
             sleep_briefly();
-            take_dead(self.children);
+            reap_dead(self.children);
         }
     }
 
-    /// An error here is a message that makes no sense: the socket is not what we think.
+    /// Handles a message. An error means that the message is malformed, so the socket cannot be trusted.
     fn answer(&mut self, received: &Received<'_>) -> Result<()> {
         let mut reader = Reader::new(received.bytes);
         let kind = reader.u8()?;
@@ -361,7 +361,7 @@ impl CellLauncher {
         };
         sys::close(report_to);
         self.remember(pid, false);
-        // Trusted code between here and exec: it either starts or reports, and does not linger.
+        // Only trusted code runs between here and exec: it starts the program or reports a refusal without delay.
         let mut bytes = [0_u8; 8];
         let count = sys::read(report, &mut bytes);
         sys::close(report);
@@ -392,8 +392,8 @@ impl CellLauncher {
     }
 }
 
-/// Takes all dead children. Returns whether one of them may have left processes behind.
-fn take_dead(children: &mut [Child]) -> bool {
+/// Reaps all dead children. Returns true if one of them may have left processes behind.
+fn reap_dead(children: &mut [Child]) -> bool {
     let mut left_some = false;
     while let Ok(Some(death)) = sys::wait(sys::WNOHANG) {
         let mut cleaned_up = false;
@@ -406,7 +406,7 @@ fn take_dead(children: &mut [Child]) -> bool {
     left_some
 }
 
-/// A new process with its pidfd, or why there is none.
+/// A new process with its pidfd, or the refusal.
 type Outcome = core::result::Result<(i32, i32), Refusal>;
 
 fn run_program(payload: &[u8], pairs: &[(i32, i32)], report: i32, launcher: i32) -> ! {
@@ -421,14 +421,14 @@ fn run_program(payload: &[u8], pairs: &[(i32, i32)], report: i32, launcher: i32)
     spawn::refuse(report, &spawn::become_program(&program))
 }
 
-/// Opens a gate in a network namespace that is not one of our cells.
+/// Opens a gate in a network namespace that does not belong to a cell.
 fn gate_for(reader: &mut Reader<'_>, descriptors: &[i32]) -> Result<()> {
     let [network, answer] = *descriptors else { return Err(EINVAL) };
     let (routes, rules) = (reader.bytes()?, reader.bytes()?);
     let outcome = gate_inside(network, routes, rules);
     let errno = outcome.as_ref().err().copied().unwrap_or(sys::Errno(0));
     let sockets = outcome.as_ref().map_or(&[][..], |sockets| &sockets[..]);
-    // Whoever asked may be gone by now, which is no mistake.
+    // The caller may be gone by now.
     let _ = Packet::new(0).errno(errno).send_with(answer, sockets);
     sockets.iter().for_each(|socket| sys::close(*socket));
     Ok(())
@@ -440,7 +440,7 @@ fn gate_inside(network: i32, routes: &[u8], rules: &[u8]) -> Result<[i32; gate::
     let entered = sys::enter(network, CLONE_NEWNET);
     let outcome = entered.and_then(|_| gate::open(routes, rules));
     if entered.is_ok() && sys::enter(own, CLONE_NEWNET).is_err() {
-        // In a foreign namespace, nothing that is made here would be what it shall be.
+        // The launcher must not continue in a foreign namespace: its cells would be part of it.
         sys::exit(71)
     }
     sys::close(own);

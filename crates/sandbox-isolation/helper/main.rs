@@ -1,11 +1,11 @@
 //! The helper: one small static program that makes cells.
 //!
-//! Started once per host process as the *launcher*. The launcher forks the first process of each cell
-//! and the few trusted programs that live beside them. It holds none of the host's memory, reads
-//! nothing but its socket, and takes everything with it when that socket closes.
+//! It is started once per host process as the *launcher*. The launcher forks the first process of each cell, and the
+//! few trusted programs beside the cells. It has none of the host's memory, reads only from its socket, and ends with
+//! all its children when that socket closes.
 #![no_std]
 #![no_main]
-// The memory functions are ours; the compiler must not turn them into calls of themselves.
+// The memory functions are defined here; the compiler must not turn them into calls of themselves.
 #![no_builtins]
 
 #[cfg_attr(target_arch = "x86_64", path = "arch_x86_64.rs")]
@@ -13,14 +13,17 @@
 mod arch;
 mod cell;
 mod confine;
+mod exit_events;
+mod fmt;
 mod gate;
 mod identity;
-mod subreaper;
+mod idmap;
+mod kill_tree;
 mod launcher;
 mod memory;
 mod mounts;
 mod namespaces;
-mod idmap;
+mod pause;
 mod plan;
 mod processes;
 #[path = "../src/protocol.rs"]
@@ -28,23 +31,19 @@ mod protocol;
 mod remove_dir;
 mod roots;
 mod spawn;
-mod pause;
+mod subreaper;
 mod sys;
-mod fmt;
-mod kill_tree;
-mod exit_events;
 mod wire;
 
 use core::ffi::CStr;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // A bug must end the process: the cell with it, never half a cell.
+    // A bug must end the process, and its cell with it, rather than leave half a cell.
     sys::exit(70)
 }
 
-/// Entered from the first instruction with the stack the kernel prepared: the argument count, then
-/// the arguments.
+/// Entry point after the first instruction. The kernel has prepared the stack: the argument count, then the arguments.
 extern "C" fn start(stack: *const usize) -> ! {
     // SAFETY: the kernel put that many pointers to texts there.
     let second = unsafe {

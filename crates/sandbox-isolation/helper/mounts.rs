@@ -25,7 +25,7 @@ pub fn pivot_root(new: &CStr, old: &CStr) -> Result {
     call2(nr::PIVOT_ROOT, address(new), address(old))
 }
 
-/// A detached copy of the mount at a path, starting there, and maybe of those below it.
+/// Makes a detached copy of the mount at a path, and with `recursive` of the mounts below it.
 pub fn copy_tree(dir: i32, path: &CStr, recursive: bool) -> Result<i32> {
     const OPEN_TREE_CLONE: usize = 1;
     let below = if recursive { AT_RECURSIVE } else { 0 };
@@ -33,17 +33,17 @@ pub fn copy_tree(dir: i32, path: &CStr, recursive: bool) -> Result<i32> {
     call3(OPEN_TREE, dir as usize, address(path), flags).map(|fd| fd as i32)
 }
 
-/// Adds attributes to all of a copied tree.
+/// Adds attributes to every mount of a copied tree.
 pub fn restrict_tree(tree: i32, attributes: u64) -> Result {
     set_attributes(tree, c"", AT_EMPTY_PATH | AT_RECURSIVE, attributes)
 }
 
-/// Adds attributes to the one mount whose root a path is.
+/// Adds attributes to the single mount whose root is at a path.
 pub fn restrict(path: &CStr, attributes: u64) -> Result {
     set_attributes(AT_FDCWD, path, 0, attributes)
 }
 
-/// Shows the owners of files in a copied tree as a user namespace maps them.
+/// Maps the owners of files in a copied tree through a user namespace.
 pub fn map_owners(tree: i32, namespace: i32) -> Result {
     const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
     change(tree, c"", AT_EMPTY_PATH | AT_RECURSIVE, [MOUNT_ATTR_IDMAP, 0, 0, namespace as u64])
@@ -54,13 +54,13 @@ fn set_attributes(dir: i32, path: &CStr, flags: usize, attributes: u64) -> Resul
     change(dir, path, flags, [attributes, 0, MS_PRIVATE, 0])
 }
 
-/// What to set, what to clear, how mounts spread, and a user namespace.
+/// `struct mount_attr`: attributes to set and to clear, propagation, and a user namespace.
 fn change(dir: i32, path: &CStr, flags: usize, change: [u64; 4]) -> Result {
     let (at, size) = (change.as_ptr() as usize, size_of_val(&change));
     call(MOUNT_SETATTR, [dir as usize, address(path), flags, at, size, 0])
 }
 
-/// Puts a detached tree in its place.
+/// Attaches a detached tree at a path.
 pub fn place_tree(tree: i32, target: &CStr) -> Result {
     const MOVE_MOUNT_F_EMPTY_PATH: usize = 4;
     let (from, to) = (address(c""), address(target));

@@ -1,12 +1,12 @@
-//! Which namespaces a process is in, as the kernel says. What `clone` was asked for is one thing.
+//! Namespaces of a process, as the kernel reports them, independent of the flags passed to `clone`.
 
 use core::ffi::CStr;
 
+use crate::fmt;
 use crate::protocol::NAMESPACES;
 use crate::sys::{self, AT_FDCWD, EINVAL, O_DIRECTORY, O_PATH, Result};
-use crate::fmt;
 
-/// The number of each, in the order of [`NAMESPACES`].
+/// Returns the inode number of each namespace, in the order of [`NAMESPACES`].
 pub fn own() -> Result<[u64; NAMESPACES.len()]> {
     let directory = sys::open(AT_FDCWD, c"/proc/self/ns", O_PATH | O_DIRECTORY, 0)?;
     let mut numbers = [0; NAMESPACES.len()];
@@ -17,7 +17,7 @@ pub fn own() -> Result<[u64; NAMESPACES.len()]> {
     Ok(numbers)
 }
 
-/// A link that leads nowhere, such as `net:[4026531840]`.
+/// Parses a link such as `net:[4026531840]`.
 fn number_of(directory: i32, kind: &CStr) -> Result<u64> {
     let mut link = [0; 64];
     let length = sys::readlink(directory, kind, &mut link)?;

@@ -1,26 +1,27 @@
-//! Holding all processes of a cell still, and letting them go on.
+//! Pauses and resumes all processes of a cell.
 //!
-//! They are stopped by a signal that no program can catch, and this process goes on: frozen with the others it could not
-//! hear that the host is gone. The price is that a program may see that it was continued.
+//! Processes are stopped by a signal that no program can catch, while this process keeps running: if it were frozen
+//! with the others, it could not detect the end of the host. The price is that a program may notice that it was
+//! continued.
 
-use crate::subreaper::{MAX_PROCESSES, Snapshot};
+use crate::kill_tree::sleep_briefly;
 use crate::processes;
 use crate::roots::{Phase, Roots};
+use crate::subreaper::{MAX_PROCESSES, Snapshot};
 use crate::sys::{self, EBUSY, Result, SIGCONT, SIGSTOP};
-use crate::kill_tree::sleep_briefly;
 
-/// How often all are looked at, a millisecond apart, until everything is still.
+/// Maximum number of scans, a millisecond apart, until every process is stopped.
 const MAX_ROUNDS: u32 = 3000;
 
-/// Whose processes there are.
+/// The cell whose processes are paused.
 pub struct Scope<'a> {
     pub strict: bool,
-    /// The number of this process.
+    /// The process id of this process.
     pub own: i32,
     pub roots: &'a Roots,
 }
 
-/// Whether the processes of a cell are held, and which had been stopped before.
+/// The pause of a cell, and the processes that were already stopped before it.
 #[derive(Default)]
 pub struct PauseState {
     before: Option<&'static mut [i32]>,
@@ -32,7 +33,7 @@ impl PauseState {
         self.before.is_some()
     }
 
-    /// Stops everything. What does not stop goes on, and so does all else.
+    /// Pauses every process. If some process does not stop, resumes all.
     pub fn pause(&mut self, scope: &Scope<'_>) -> Result<u32> {
         if self.is_paused() {
             return Ok(0);
@@ -46,7 +47,7 @@ impl PauseState {
         outcome.map(|()| 0)
     }
 
-    /// Takes note of what is stopped already.
+    /// Records the processes that are already stopped.
     fn record_stopped(&mut self, all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
         // SAFETY: zero is a number.
         let before: &'static mut [i32] = unsafe { sys::table(MAX_PROCESSES) }?;
@@ -54,7 +55,7 @@ impl PauseState {
         let taken = all.take();
         for at in 0..all.count() {
             let process = all.get(at);
-            if process.is_stopped() && scope.has(all, process.pid) {
+            if process.is_stopped() && scope.contains(all, process.pid) {
                 before[self.count] = process.pid;
                 self.count += 1;
             }
@@ -63,13 +64,13 @@ impl PauseState {
         taken
     }
 
-    /// Lets everything go on but what had been stopped before.
+    /// Resumes every process that was not stopped before the pause.
     pub fn resume(&mut self, scope: &Scope<'_>) {
         let Some(before) = self.before.take() else { return };
         let known = &before[..self.count];
         match Snapshot::new() {
             Ok(mut all) => {
-                // What cannot be seen cannot be let go either; what was seen can.
+                // If listing fails part-way, resume at least the processes that were listed.
                 let _ = all.take();
                 resume_all(&all, scope, known);
                 all.free();
@@ -83,8 +84,8 @@ impl PauseState {
 }
 
 impl Scope<'_> {
-    /// Whether a process is one of the cell's, and none of ours that only looks after one.
-    fn has(&self, all: &Snapshot, pid: i32) -> bool {
+    /// Returns true for a process of the cell that is not one of its subreapers.
+    fn contains(&self, all: &Snapshot, pid: i32) -> bool {
         if self.strict {
             return pid != self.own;
         }
@@ -106,14 +107,14 @@ fn stop(all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
     let mut quiet = 0;
     for _ in 0..MAX_ROUNDS {
         if scope.strict {
-            // All there are at one moment, also those that come to be now.
+            // Reaches all processes at one moment, including those that are being forked.
             let _ = sys::kill(-1, SIGSTOP);
         }
         all.take()?;
         let mut moving = 0;
         for at in 0..all.count() {
             let process = all.get(at);
-            if process.is_stopped() || process.dead || !scope.has(all, process.pid) {
+            if process.is_stopped() || process.dead || !scope.contains(all, process.pid) {
                 continue;
             }
             moving += u32::from(!process.is_still());
@@ -121,7 +122,7 @@ fn stop(all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
                 let _ = sys::kill(process.pid, SIGSTOP);
             }
         }
-        // One that was not seen may have been made while the others were looked at.
+        // An unseen process may have been forked during the scan.
         quiet = if moving == 0 { quiet + 1 } else { 0 };
         if quiet == 2 {
             return Ok(());
@@ -133,12 +134,12 @@ fn stop(all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
     Err(EBUSY)
 }
 
-/// The youngest of a family first: one that waits for another goes on after it, and so never meets it while it is stopped.
+/// Resumes descendants before their ancestors: a parent that waits for a child then never finds it stopped.
 fn resume_all(all: &Snapshot, scope: &Scope<'_>, before: &[i32]) {
     let resume_one = |at: usize| {
         let pid = all.get(at).pid;
-        // Also one that is not stopped yet: it waits for the kernel, and would be when it has what it waits for.
-        if scope.has(all, pid) && !before.contains(&pid) {
+        // Includes a process that is not stopped yet: it waits in the kernel, and would stop when that wait ends.
+        if scope.contains(all, pid) && !before.contains(&pid) {
             let _ = sys::kill(pid, SIGCONT);
         }
     };
@@ -147,9 +148,9 @@ fn resume_all(all: &Snapshot, scope: &Scope<'_>, before: &[i32]) {
         return (0..all.count()).for_each(resume_one);
     };
     let mut deepest = 0;
-    for at in 0..all.count() {
-        depths[at] = all.depth(all.get(at).pid);
-        deepest = deepest.max(depths[at]);
+    for (at, depth) in depths.iter_mut().take(all.count()).enumerate() {
+        *depth = all.depth(all.get(at).pid);
+        deepest = deepest.max(*depth);
     }
     for depth in (0..=deepest).rev() {
         (0..all.count()).filter(|at| depths[*at] == depth).for_each(resume_one);

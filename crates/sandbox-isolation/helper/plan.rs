@@ -1,14 +1,14 @@
-//! Carries out a plan: the file system, network and name of a cell.
+//! Executes a plan: sets up the file system, network and name of a cell.
 //!
-//! Every operation must succeed. The first one that does not ends the cell.
+//! Every operation must succeed. The first failure ends the cell.
 
 use core::ffi::CStr;
 
 use crate::confine::{self, Confinement};
 use crate::gate;
-use crate::identity::{self, Outside};
-use crate::mounts;
+use crate::identity::{self, OuterIds};
 use crate::idmap;
+use crate::mounts;
 use crate::protocol::op;
 use crate::sys::{
     self, AT_FDCWD, EEXIST, EINVAL, ENOENT, ENOTDIR, EOPNOTSUPP, ESTALE, Errno, Limit, O_CREAT,
@@ -18,32 +18,32 @@ use crate::wire::Reader;
 
 pub const MAX_LIMITS: usize = 16;
 
-/// What a plan leaves behind for the life of the cell.
+/// The state that a plan leaves for the lifetime of the cell.
 pub struct Prepared {
     pub strict: bool,
-    pub outside: Outside,
+    pub outer_ids: OuterIds,
     pub limits: [(u32, Limit); MAX_LIMITS],
     pub limit_count: usize,
     /// The directory to remove at the end: descriptor and path.
     pub own_directory: Option<(i32, &'static CStr)>,
     /// Sockets for the host's gate.
     pub gate: Option<[i32; gate::SOCKETS]>,
-    /// A socket by which the host asks for the sockets of the cell.
+    /// A socket with which the host lists the sockets of the cell.
     pub socket_counts: Option<i32>,
-    /// What every program gets.
+    /// The confinement of every program.
     pub confinement: Confinement,
     oldroot: i32,
     sysctl: i32,
 }
 
-/// An operation that failed: its name and what it worked on.
+/// A failed operation: its name, and the path or name it worked on.
 pub struct Failure {
     pub step: &'static [u8],
     pub detail: &'static [u8],
     pub errno: Errno,
 }
 
-/// Does everything the plan says, in its order.
+/// Executes the operations of a plan in order.
 pub fn carry_out(
     plan: &'static [u8],
     root_mode: bool,
@@ -52,7 +52,7 @@ pub fn carry_out(
     sys::umask(0);
     let mut cell = Prepared {
         strict,
-        outside: Outside::LAUNCHER,
+        outer_ids: OuterIds::LAUNCHER,
         limits: [(0, Limit { soft: 0, hard: 0 }); MAX_LIMITS],
         limit_count: 0,
         own_directory: None,
@@ -63,7 +63,7 @@ pub fn carry_out(
         sysctl: -1,
     };
     if strict {
-        cell.outside = identity::outside(root_mode).map_err(|errno| Failure {
+        cell.outer_ids = identity::outer_ids(root_mode).map_err(|errno| Failure {
             step: b"read /proc/self",
             detail: b"",
             errno,
@@ -169,7 +169,7 @@ impl Prepared {
             op::LEAVE_HOST => self.leave_host(),
             op::CHANGE_DIRECTORY => sys::chdir(text(plan)?).map(drop),
             op::LIMIT => self.limit(plan.u32()?, Limit { soft: plan.u64()?, hard: plan.u64()? }),
-            op::IDENTITY => identity::take(self.outside, plan.u32()?, plan.u32()?, self.sysctl),
+            op::IDENTITY => identity::assume(self.outer_ids, plan.u32()?, plan.u32()?, self.sysctl),
             op::SYSCTL => self.keep_sysctl(),
             op::SEAL => identity::seal(),
             op::SEAL_OFF => identity::seal_off(),
@@ -204,7 +204,7 @@ impl Prepared {
             Err(errno) => return Err(errno),
         }
         if owned {
-            sys::chown(path, self.outside.uid, self.outside.gid)?;
+            sys::chown(path, self.outer_ids.uid, self.outer_ids.gid)?;
         }
         Ok(())
     }
@@ -221,7 +221,8 @@ impl Prepared {
         settle(tree?, target, attributes)
     }
 
-    /// Mounts what was judged, or nothing: links are not followed, and the file must be the one that the host has open.
+    /// Mounts exactly the file that the host has checked: links are not followed, and the file must be the one that the
+    /// host has open.
     fn host_mount(&self, mount: &HostMount) -> Result<()> {
         if mount.directory {
             self.directory(mount.target, 0o755, true)?;
@@ -236,11 +237,11 @@ impl Prepared {
         };
         sys::close(place);
         let tree = tree?;
-        if self.outside.change
-            && idmap::idmap_mount(tree, mount.owner, self.outside).is_err()
+        if self.outer_ids.change
+            && idmap::idmap_mount(tree, mount.owner, self.outer_ids).is_err()
             && mount.writable
         {
-            // What code made there would belong to nobody, and later perhaps to another cell.
+            // The cell's new files would belong to no account, and later perhaps to another cell.
             sys::close(tree);
             return Err(EOPNOTSUPP);
         }
@@ -274,7 +275,7 @@ impl Prepared {
     }
 }
 
-/// A file or a directory of the host, and where it shall be.
+/// A file or directory of the host, and its path in the cell.
 struct HostMount {
     source: &'static CStr,
     target: &'static CStr,
@@ -304,7 +305,7 @@ fn private_mounts() -> Result<()> {
     mounts::mount(c"none", c"/", c"", REC_PRIVATE, c"").map(drop)
 }
 
-/// The part of an absolute path after its slashes, `.` for the root itself.
+/// Removes the leading slashes of an absolute path; returns `.` for the root itself.
 fn relative(path: &CStr) -> Result<&CStr> {
     let mut rest = path;
     while rest.to_bytes().first() == Some(&b'/') {

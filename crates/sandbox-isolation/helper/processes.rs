@@ -1,43 +1,43 @@
-//! What `/proc` says about processes.
+//! Reads processes from `/proc`.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
-use crate::sys::{self, AT_FDCWD, ESRCH, O_DIRECTORY, O_RDONLY, Result};
 use crate::fmt::{self, Line};
+use crate::sys::{self, AT_FDCWD, ESRCH, O_DIRECTORY, O_RDONLY, Result};
 
-/// How many words of `/proc/PID/stat` are between the parent and the number of threads.
+/// Number of words in `/proc/PID/stat` between the parent and the number of threads.
 const THREADS_AFTER_PARENT: usize = 15;
 
-/// One look at a process.
+/// The state of a process at one moment.
 #[derive(Clone, Copy)]
 pub struct Process {
     pub pid: i32,
     pub parent: i32,
-    /// Dead, though not yet taken by its parent. It is not while any of its threads goes on, whatever became of the first.
+    /// True for a zombie. A process with a running thread is none, even if its first thread has ended.
     pub dead: bool,
-    /// The letter by which the kernel tells what its first thread does.
+    /// The state letter of its first thread.
     state: u8,
 }
 
 impl Process {
-    /// Whether it was stopped, by a signal or by one that traces it.
+    /// Returns true when the process is stopped, by a signal or by a tracer.
     pub fn is_stopped(self) -> bool {
         matches!(self.state, b'T' | b't')
     }
 
-    /// Whether it is stopped, or dead, or waits for the kernel: what does is stopped when it has what it waits for.
+    /// Returns true when the process is stopped, dead, or waits in the kernel, after which a pending stop takes effect.
     pub fn is_still(self) -> bool {
         self.is_stopped() || matches!(self.state, b'Z' | b'X' | b'x' | b'D')
     }
 }
 
-/// Calls `visit` with the number of every process that `/proc` shows.
+/// Calls `visit` with the id of every process in `/proc`.
 pub fn for_each(visit: impl FnMut(i32)) -> Result<()> {
     for_each_below::<8192>(c"/proc", visit)
 }
 
-/// Calls `visit` with every number in a directory, read by so many bytes at once.
+/// Calls `visit` with every number in a directory, read in chunks of `SIZE` bytes.
 fn for_each_below<const SIZE: usize>(path: &CStr, mut visit: impl FnMut(i32)) -> Result<()> {
     let directory = sys::open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0)?;
     let mut place = MaybeUninit::<[u8; SIZE]>::uninit();
@@ -59,7 +59,7 @@ fn for_each_below<const SIZE: usize>(path: &CStr, mut visit: impl FnMut(i32)) ->
     outcome
 }
 
-/// The names in what the kernel returned for a directory.
+/// Iterates over the names in the kernel's list of a directory.
 pub struct Entries<'a> {
     rest: &'a [u8],
 }
@@ -83,20 +83,20 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// The number of the UTS namespace of a process: the tag of its tree. `None` when the process is
-/// dead or does not let us look.
+/// Returns the inode number of a process's UTS namespace: the tag of its tree. `None` when the process is dead or
+/// unreadable.
 pub fn tag(pid: i32) -> Option<u32> {
     let mut path = Line::<48>::new();
     path.text(b"/proc/").number(pid as u64).text(b"/ns/uts");
     tag_at(path.c_text()).or_else(|| tag_of_threads(pid))
 }
 
-/// The same when its first thread has ended before the others.
+/// Returns the tag of a process whose first thread has ended before the others.
 fn tag_of_threads(pid: i32) -> Option<u32> {
     let mut path = Line::<48>::new();
     path.text(b"/proc/").number(pid as u64).text(b"/task");
     let mut found = None;
-    let looked = for_each_below::<512>(path.c_text(), |thread| {
+    let listed = for_each_below::<512>(path.c_text(), |thread| {
         if found.is_none() && thread != pid {
             let mut path = Line::<64>::new();
             path.text(b"/proc/").number(pid as u64).text(b"/task/").number(thread as u64);
@@ -104,10 +104,10 @@ fn tag_of_threads(pid: i32) -> Option<u32> {
             found = tag_at(path.c_text());
         }
     });
-    looked.ok().and(found)
+    listed.ok().and(found)
 }
 
-/// The tag of this process itself.
+/// Returns the tag of this process itself.
 pub fn own_tag() -> Option<u32> {
     tag_at(c"/proc/self/ns/uts")
 }
@@ -119,13 +119,13 @@ fn tag_at(path: &CStr) -> Option<u32> {
     fmt::number(digits).and_then(|tag| u32::try_from(tag).ok())
 }
 
-/// State and parent of a process; `None` when there is no such process.
+/// Reads the state and parent of a process; `None` when there is no such process.
 pub fn read(pid: i32) -> Option<Process> {
     let mut path = Line::<48>::new();
     path.text(b"/proc/").number(pid as u64).text(b"/stat");
     let mut file = [0_u8; 512];
     let stat = sys::read_file(AT_FDCWD, path.c_text(), &mut file).ok()?;
-    // The name, in parentheses, may itself contain anything.
+    // The name, in parentheses, may itself contain any bytes.
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut words = stat[end + 1..].split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let state = words.next()?;
@@ -135,7 +135,7 @@ pub fn read(pid: i32) -> Option<Process> {
     Some(Process { pid, parent: parent as i32, dead, state: *state.first()? })
 }
 
-/// The process a pidfd stands for, as numbered in our own process namespace.
+/// Returns the process id of a pidfd in this process's namespace.
 pub fn pid_of(pidfd: i32) -> Option<i32> {
     let mut path = Line::<48>::new();
     path.text(b"/proc/self/fdinfo/").number(pidfd as u64);
@@ -145,13 +145,13 @@ pub fn pid_of(pidfd: i32) -> Option<i32> {
     i32::try_from(pid).ok().filter(|pid| *pid > 0)
 }
 
-/// Whether a process is dead, taken or not.
+/// Returns true when a process is dead, reaped or not.
 pub fn is_dead(pidfd: i32) -> bool {
     let mut ready = [sys::Poll { fd: pidfd, events: sys::POLLIN, revents: 0 }];
     sys::poll(&mut ready, Some(0)).is_ok_and(|count| count > 0)
 }
 
-/// Whether a process is dead and taken. Its number may then be another's.
+/// Returns true when a process is dead and reaped. Its process id may then be reused.
 pub fn is_gone(pidfd: i32) -> bool {
     sys::pidfd_signal(pidfd, 0) == Err(ESRCH)
 }

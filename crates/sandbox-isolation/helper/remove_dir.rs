@@ -1,16 +1,16 @@
 //! Removes a directory and everything in it.
 //!
-//! Links are never followed, and the depth of the tree does not matter: a directory found inside
-//! another one is first moved to the top, so at most two are open at a time.
+//! Links are never followed, and the depth of the tree does not matter: a nested directory is first moved to the top,
+//! so at most two are open at a time.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
+use crate::fmt::Line;
 use crate::processes::Entries;
 use crate::sys::{self, AT_FDCWD, O_DIRECTORY, O_NOFOLLOW, O_PATH, O_RDONLY, Result};
-use crate::fmt::Line;
 
-/// Removes the directory open as `top` and its entry at `path`. Nobody else may be working in it.
+/// Removes the directory open as `top` and its entry at `path`. No other process may be working in it.
 pub fn remove_dir(top: i32, path: &CStr) {
     let mut moved = 0_u64;
     let _ = sys::chmod(top, c".", 0o700);
@@ -18,7 +18,7 @@ pub fn remove_dir(top: i32, path: &CStr) {
     let _ = sys::unlink(AT_FDCWD, path, true);
 }
 
-/// One pass over the top directory; returns how many entries went.
+/// Makes one pass over the top directory; returns how many entries were removed.
 fn empty_once(top: i32, moved: &mut u64) -> Result<u64> {
     let mut removed = 0;
     for_each(top, |name| {
@@ -49,7 +49,7 @@ fn remove_subdirectory(top: i32, name: &CStr, moved: &mut u64) -> bool {
                 left += 1;
             }
         });
-        // Entries can be skipped while others are removed: look again until nothing changes.
+        // Entries can be skipped while others are removed: repeat until nothing changes.
         if sys::unlink(top, name, true).is_ok() {
             sys::close(directory);
             return true;
@@ -62,7 +62,7 @@ fn remove_subdirectory(top: i32, name: &CStr, moved: &mut u64) -> bool {
     }
 }
 
-/// Moves a directory to the top under a name of ours.
+/// Moves a directory to the top under a generated name.
 fn lift(from: i32, name: &CStr, top: i32, moved: &mut u64) -> bool {
     *moved += 1;
     let mut new = Line::<48>::new();
@@ -73,8 +73,8 @@ fn lift(from: i32, name: &CStr, top: i32, moved: &mut u64) -> bool {
     allow(from, name) && sys::rename(from, name, top, new.c_text()).is_ok()
 }
 
-/// Gives us back every permission on a directory. Anything else is left alone: changing the mode
-/// of a link would change what it points to.
+/// Restores every permission on a directory. Other files are left unchanged: changing the mode of a link would change
+/// its target.
 fn allow(dir: i32, name: &CStr) -> bool {
     let Ok(probe) = sys::open(dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW, 0) else {
         return false;
@@ -84,7 +84,7 @@ fn allow(dir: i32, name: &CStr) -> bool {
 }
 
 fn for_each(directory: i32, mut visit: impl FnMut(&CStr)) -> Result<()> {
-    // Opened anew: reading starts at the front.
+    // A new descriptor reads from the start.
     let fresh = sys::open(directory, c".", O_RDONLY | O_DIRECTORY, 0)?;
     let mut place = MaybeUninit::<[u8; 8192]>::uninit();
     let buffer = sys::scratch(&mut place);

@@ -1,24 +1,24 @@
-//! The roots of a cell: processes the host knows, each with the tree that grows below it.
+//! The roots of a cell: processes registered with the host, each with the tree that grows below it.
 
 use crate::sys::{self, EAGAIN, EEXIST, Result};
 
 pub const MAX_ROOTS: usize = 1024;
 
-/// Where a root is in its life. All zero is [`Phase::Free`].
+/// Phase in the life of a root. All zero is [`Phase::Free`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
     Free = 0,
-    /// Forked, and its program not yet known to run.
+    /// Forked, before its program is known to run.
     Starting,
     Running,
-    /// Waits to be resumed, and belongs to no tree until then.
+    /// Waits to be restored, and belongs to no tree until then.
     Checkpoint,
-    /// Dead and taken; what it started may live on.
+    /// Dead and reaped; its descendants may be alive.
     Dead,
 }
 
-/// One root. Descriptors are zero when there are none: zero itself is always in use.
+/// One root. Zero stands for no descriptor: zero itself is always in use.
 #[derive(Clone, Copy)]
 pub struct Root {
     pub id: u32,
@@ -28,12 +28,12 @@ pub struct Root {
     pub program: i32,
     /// The UTS namespace of its tree; zero when isolation is off.
     pub tag: u32,
-    /// Where the starting process, or the subreaper, reports.
+    /// The pipe on which the starting process, or the subreaper, reports.
     pub pipe: i32,
-    /// Of an adopted process, which is somebody else's child, and of one that is held.
+    /// The pidfd of an adopted process, which is not a child of this process, or of a checkpoint.
     pub pidfd: i32,
     pub phase: Phase,
-    /// The host dropped its handle.
+    /// True once the host has dropped its handle.
     pub forgotten: bool,
 }
 
@@ -67,7 +67,7 @@ impl Roots {
         &mut self.table[..self.used]
     }
 
-    /// The indices of roots that are in use.
+    /// Returns the indices of roots that are in use.
     pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.used
     }
@@ -88,7 +88,7 @@ impl Roots {
         self.find(|root| root.id == id)
     }
 
-    /// Stores a root; EAGAIN when there is no room, EEXIST when the host reuses an id.
+    /// Stores a root; EAGAIN when the table is full, EEXIST when the host reuses an id.
     pub fn add(&mut self, root: Root) -> Result {
         if self.by_id(root.id).is_some() {
             return Err(EEXIST);
@@ -100,8 +100,8 @@ impl Roots {
         Ok(index)
     }
 
-    /// The kernel gives the number of a namespace again once nothing is left in it. So the trees
-    /// of dead roots that had this tag have ended, and must not be taken for the tree that has it now.
+    /// Clears a tag of dead roots. The kernel reuses a namespace number once the namespace is empty, so the trees of
+    /// dead roots with this tag have ended, and must not be confused with its new tree.
     pub fn retire_tag(&mut self, tag: u32) {
         for root in self.all() {
             if root.tag == tag {

@@ -1,4 +1,4 @@
-//! Starting programs: what the new process does between fork and exec.
+//! Starts programs: the steps of the new process between fork and exec.
 
 use core::ffi::CStr;
 
@@ -8,34 +8,34 @@ use crate::protocol::{MAX_DESCRIPTORS, SPAWN_TERMINAL, stage};
 use crate::sys::{self, AT_FDCWD, EACCES, EINVAL, ENOENT, ENOTDIR, Errno, Limit, O_RDWR, Result};
 use crate::wire::Reader;
 
-/// Where [`place_standard`] puts the pipe a new process reports on until its program starts.
+/// Descriptor to which [`place_standard`] moves the report pipe of a new process, until its program starts.
 pub const REPORT: i32 = 3;
 const RLIMIT_COUNT: u32 = 16;
 
-/// A refusal and where it happened.
+/// A refusal, and the stage at which it occurred.
 pub struct Refusal {
     pub stage: u32,
     pub errno: Errno,
 }
 
-/// Marks an error with the stage it happened in.
+/// Adds the stage to an error.
 fn at<T>(stage: u32, result: Result<T>) -> core::result::Result<T, Refusal> {
     result.map_err(|errno| Refusal { stage, errno })
 }
 
-/// What to start, as it came from the host.
+/// A program to start, as received from the host.
 pub struct Program<'a> {
     pub payload: &'a [u8],
     pub flags: u32,
     pub limits: &'a [(u32, Limit)],
-    /// What has to be given up, and to be gone, before the program starts.
+    /// The privileges to drop, and to verify as dropped, before the program starts.
     pub sealed: Option<Sealing>,
 }
 
-/// What a program gives up.
+/// The privileges that a program drops.
 #[derive(Clone, Copy)]
 pub struct Sealing {
-    /// Every capability.
+    /// Drops every capability.
     pub strict: bool,
     pub confinement: Confinement,
 }
@@ -49,10 +49,10 @@ pub fn refuse(report_to: i32, refusal: &Refusal) -> ! {
     sys::exit(127)
 }
 
-/// Puts the three standard descriptors, the report pipe and maybe a ruleset in place and closes the
-/// rest.
+/// Moves the three standard descriptors, the report pipe and an optional ruleset to their numbers, and closes all
+/// others.
 ///
-/// All come from above [`REPORT`], because the caller keeps 0 to 3 in use.
+/// The given descriptors are above [`REPORT`], because the caller keeps 0 to 3 in use.
 pub fn place_standard(
     standard: &[i32],
     report: i32,
@@ -73,8 +73,8 @@ fn place_standard_inner(standard: &[i32], report: i32, ruleset: Option<i32>) -> 
     sys::close_from(RULESET + 1).map(drop)
 }
 
-/// Gives each descriptor the number it shall have; everything else closes when the program starts.
-/// Returns the new number of the report pipe.
+/// Moves each descriptor to its number; all others close when the program starts. Returns the new number of the report
+/// pipe.
 pub fn place_numbered(pairs: &[(i32, i32)], report: i32) -> core::result::Result<i32, Refusal> {
     at(stage::PREPARE, place_numbered_inner(pairs, report))
 }
@@ -99,7 +99,7 @@ fn place_numbered_inner(pairs: &[(i32, i32)], report: i32) -> Result<i32> {
     Ok(report)
 }
 
-/// Becomes the program. Returns only when that is refused.
+/// Executes the program. Returns only a refusal.
 pub fn become_program(program: &Program<'_>) -> Refusal {
     match prepare_and_execute(program) {
         Ok(never) => match never {},
@@ -129,7 +129,7 @@ fn prepare(flags: u32) -> Result<()> {
     if flags & SPAWN_TERMINAL != 0 {
         sys::ioctl(0, TIOCSCTTY, 0)?;
     }
-    // Every signal has had its default action since the launcher started; only the mask is ours.
+    // The launcher has reset every signal to its default action; only the mask was changed since.
     sys::set_signal_mask(0)?;
     sys::umask(0o022);
     Ok(())
@@ -139,7 +139,7 @@ fn enter(directory: &CStr) -> Result<()> {
     if directory.is_empty() { Ok(()) } else { sys::chdir(directory).map(drop) }
 }
 
-/// Limits only ever go down: what this process may not exceed already stays the bound.
+/// Applies limits. They can only be lowered: this process's own limits stay the maximum.
 fn apply_limits(limits: &[(u32, Limit)]) -> Result<()> {
     for (resource, wanted) in limits {
         apply_limit(*resource, *wanted)?;
@@ -223,8 +223,8 @@ impl<'a> Payload<'a> {
 
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
-/// Tries the directories of a search path like a shell: what cannot be executed is remembered and
-/// reported only when no later directory has the program.
+/// Tries the directories of a search path like a shell: a file that cannot be executed is reported only when no later
+/// directory has the program.
 fn search_and_execute(name: &CStr, search: &[u8], execute: impl Fn(&CStr) -> Errno) -> Errno {
     if name.to_bytes().contains(&b'/') {
         return execute(name);

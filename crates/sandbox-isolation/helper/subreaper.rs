@@ -1,23 +1,23 @@
 //! Process trees when isolation is off.
 //!
-//! Each program is started below a *subreaper*, a process that adopts the orphans of everything below
-//! it. So even a daemon stays a descendant of its subreaper, and the tree can be found by parents.
+//! Each program is started below a *subreaper*, a process that adopts the orphans of its descendants. So even a daemon
+//! stays a descendant of its subreaper, and the tree can be found by parents.
 
 use crate::identity;
+use crate::kill_tree::sleep_briefly;
 use crate::processes::{self, Process};
 use crate::protocol::stage;
 use crate::roots::Root;
 use crate::spawn::{self, Program, REPORT, Refusal};
 use crate::sys::{self, EAGAIN, EBUSY, EINTR, Errno, Result};
-use crate::kill_tree::sleep_briefly;
 use crate::wire::Reader;
 
-/// Where a subreaper keeps the pipe it reports on.
-const KEPT: i32 = 4;
-const ROUNDS: u32 = 2000;
+/// Descriptor of the report pipe in a subreaper.
+const REPORT_PIPE: i32 = 4;
+const MAX_ROUNDS: u32 = 2000;
 pub const MAX_PROCESSES: usize = 128 * 1024;
 
-/// What a subreaper tells.
+/// A report of a subreaper.
 pub enum Report {
     Started {
         pid: i32,
@@ -29,7 +29,7 @@ pub enum Report {
         system_us: u64,
         peak_kib: u64,
     },
-    /// Its end, or nonsense, which is the same.
+    /// The subreaper has ended, or sent a malformed report, which counts as its end.
     Gone,
 }
 
@@ -38,7 +38,7 @@ const REFUSED: u32 = 2;
 const EXITED: u32 = 3;
 const REPORT_SIZE: usize = 36;
 
-/// Reads one report from a pipe that does not block; EAGAIN when there is none yet.
+/// Reads one report from a non-blocking pipe; EAGAIN when there is none yet.
 pub fn read_report(pipe: i32) -> Result<Report> {
     let mut bytes = [0_u8; REPORT_SIZE];
     match sys::read(pipe, &mut bytes) {
@@ -69,10 +69,10 @@ fn report(kind: u32, first: u32, second: u32, rest: [u64; 3]) {
     for (place, value) in bytes[12..].chunks_exact_mut(8).zip(rest) {
         place.copy_from_slice(&value.to_le_bytes());
     }
-    let _ = sys::write(KEPT, &bytes);
+    let _ = sys::write(REPORT_PIPE, &bytes);
 }
 
-/// The life of a subreaper: starts the program, reports its death, waits for all that it left behind.
+/// Runs a subreaper: starts the program, reports its exit, waits for all its descendants.
 pub fn run(program: &Program<'_>, standard: &[i32], pipe: i32, parent: i32) -> ! {
     let outcome = prepare(pipe, parent).and_then(|()| start(program, standard));
     let child = match outcome {
@@ -82,11 +82,11 @@ pub fn run(program: &Program<'_>, standard: &[i32], pipe: i32, parent: i32) -> !
             sys::exit(127)
         }
     };
-    // The program's own descriptors must close when the program closes them.
-    for fd in 0..KEPT {
+    // The program's descriptors must close when the program closes them, so the subreaper keeps none.
+    for fd in 0..REPORT_PIPE {
         sys::close(fd);
     }
-    let _ = sys::close_from(KEPT + 1);
+    let _ = sys::close_from(REPORT_PIPE + 1);
     report(STARTED, child as u32, 0, [0; 3]);
     loop {
         match sys::wait(0) {
@@ -102,12 +102,12 @@ pub fn run(program: &Program<'_>, standard: &[i32], pipe: i32, parent: i32) -> !
 
 fn prepare(pipe: i32, parent: i32) -> core::result::Result<(), Refusal> {
     let at = |errno| Refusal { stage: stage::PREPARE, errno };
-    sys::dup3(pipe, KEPT, sys::O_CLOEXEC).map_err(at)?;
+    sys::dup3(pipe, REPORT_PIPE, sys::O_CLOEXEC).map_err(at)?;
     identity::die_with(parent).map_err(at)?;
     identity::adopt_orphans().map_err(at)
 }
 
-/// Forks the program and waits until it runs or refuses to.
+/// Forks the program, and waits until it runs or is refused.
 fn start(program: &Program<'_>, standard: &[i32]) -> core::result::Result<i32, Refusal> {
     let forked = |errno| Refusal { stage: stage::FORK, errno };
     let [handshake, handshake_to] = sys::pipe().map_err(forked)?;
@@ -149,7 +149,7 @@ impl Snapshot {
         Ok(Self { table: unsafe { sys::table(MAX_PROCESSES) }?, count: 0 })
     }
 
-    /// How many processes there were.
+    /// Returns the number of processes.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -158,7 +158,7 @@ impl Snapshot {
         self.table[at]
     }
 
-    /// How many processes a process comes from.
+    /// Returns the number of ancestors of a process.
     pub fn depth(&self, pid: i32) -> usize {
         let (mut at, mut depth) = (self.parent_of(pid), 0);
         while at > 1 && depth < self.count {
@@ -167,7 +167,7 @@ impl Snapshot {
         depth
     }
 
-    /// Gives its memory back.
+    /// Releases the memory.
     pub fn free(self) {
         sys::unmap_table(self.table);
     }
@@ -200,8 +200,8 @@ impl Snapshot {
         at == ancestor
     }
 
-    /// Signals every living process below `ancestor`; returns how many there were. `spare` names
-    /// processes that are left alone.
+    /// Signals every running process below `ancestor`; returns how many there were. Skips processes for which `spare`
+    /// returns true.
     pub fn signal_below(
         &mut self,
         ancestor: i32,
@@ -220,7 +220,7 @@ impl Snapshot {
         Ok(count)
     }
 
-    /// Kills everything below a process: stopped first, so that nothing new appears meanwhile.
+    /// Kills everything below a process, after stopping it, so that no new process appears meanwhile.
     pub fn kill_below(
         &mut self,
         ancestor: i32,
@@ -228,14 +228,14 @@ impl Snapshot {
         mut reap: impl FnMut(),
     ) -> Result<()> {
         let mut stopped = 0;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let now = self.signal_below(ancestor, sys::SIGSTOP, spare)?;
             if now == stopped {
                 break;
             }
             stopped = now;
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             if self.signal_below(ancestor, sys::SIGKILL, spare)? == 0 {
                 return Ok(());
             }
@@ -245,7 +245,7 @@ impl Snapshot {
         Err(EBUSY)
     }
 
-    /// A living child of a process, but none that is to be spared.
+    /// Returns a running child of a process for which `spare` returns false.
     pub fn child_of(&mut self, parent: i32, spare: impl Fn(i32) -> bool) -> Result<Option<i32>> {
         self.take()?;
         let mut all = self.table[..self.count].iter();
@@ -253,7 +253,7 @@ impl Snapshot {
         Ok(found.map(|process| process.pid))
     }
 
-    /// Kills a process of which nothing else is to remain, and everything below it.
+    /// Kills a process and everything below it.
     pub fn kill_from(&mut self, pid: i32) -> Result<()> {
         let _ = sys::kill(pid, sys::SIGSTOP);
         let below = self.kill_below(pid, |_| false, || ());
@@ -264,14 +264,14 @@ impl Snapshot {
     /// Kills the tree of one root, the root last.
     pub fn kill(&mut self, root: &Root, reap: impl FnMut()) -> Result<()> {
         if root.is_adopted() && processes::is_gone(root.pidfd) {
-            // What it left has other parents, and its number may be somebody else's by now.
+            // Its descendants have other parents, and its process id may be reused by now.
             return Ok(());
         }
         self.kill_below(root.pid, |_| false, reap)?;
         if root.is_adopted() {
             let _ = sys::pidfd_signal(root.pidfd, sys::SIGKILL);
         } else {
-            // It ends by itself, unless somebody stopped it.
+            // It ends by itself, unless it was stopped.
             let _ = sys::kill(root.pid, sys::SIGCONT);
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Safe-looking wrappers of the system calls the helper uses.
+//! Wrappers of the system calls that the helper uses.
 //!
-//! The helper is one thread without an allocator. Descriptors are plain numbers; who closes what is
-//! said where it matters.
+//! The helper is one thread without an allocator. Descriptors are plain numbers; comments state which function closes
+//! them where it matters.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -45,7 +45,7 @@ pub const SIGSTOP: i32 = 19;
 pub const POLLIN: i16 = 1;
 pub const WNOHANG: usize = 1;
 
-// Calls with the same number everywhere.
+// Calls with the same number on every architecture.
 const PIDFD_SEND_SIGNAL: usize = 424;
 const CLOSE_RANGE: usize = 436;
 const OPENAT2: usize = 437;
@@ -105,22 +105,23 @@ pub fn close_all_on_exec() -> Result {
     call3(CLOSE_RANGE, 0, u32::MAX as usize, CLOSE_RANGE_CLOEXEC)
 }
 
-/// Memory that is zero and costs nothing until it is touched. It lives as long as the process.
+/// Allocates zeroed memory, which costs nothing until it is touched. It lives as long as the process unless it is
+/// unmapped.
 pub fn allocate(bytes: usize) -> Result<&'static mut [u8]> {
     const READ_WRITE: usize = 3;
     const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
     let at = call(nr::MMAP, [0, bytes, READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE, usize::MAX, 0])?;
-    // SAFETY: the kernel gave this fresh, zeroed range to us alone.
+    // SAFETY: the kernel gave this new, zeroed range to this call only.
     Ok(unsafe { core::slice::from_raw_parts_mut(at as *mut u8, bytes) })
 }
 
-/// A table of `count` zeroed entries that lives as long as the process.
+/// Allocates a table of `count` zeroed entries.
 ///
 /// # Safety
 /// All zero bytes must be a value of `T`.
 pub unsafe fn table<T>(count: usize) -> Result<&'static mut [T]> {
     let memory = allocate(count * size_of::<T>())?;
-    // SAFETY: pages are aligned for any type; zero is a value by the caller's promise.
+    // SAFETY: pages are aligned for any type; zero is a value by the caller's guarantee.
     Ok(unsafe { core::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), count) })
 }
 
@@ -135,17 +136,17 @@ pub fn map_file<'a>(fd: i32, length: usize) -> Result<&'a [u8]> {
     Ok(unsafe { core::slice::from_raw_parts(at as *const u8, length) })
 }
 
-/// Gives back what [`map_file`] mapped. The caller holds no other reference to it.
-/// Gives the memory of a [`table`] back.
+/// Unmaps a [`table`].
 pub fn unmap_table<T>(table: &'static mut [T]) {
     let _ = call2(nr::MUNMAP, table.as_ptr() as usize, size_of_val(table));
 }
 
+/// Unmaps memory of [`map_file`] or [`allocate`]. The caller must hold no other reference to it.
 pub fn unmap(memory: &[u8]) {
     let _ = call2(nr::MUNMAP, memory.as_ptr() as usize, memory.len());
 }
 
-/// Sets every signal to its default action and blocks none.
+/// Resets every signal to its default action and unblocks all.
 pub fn reset_signals() {
     let default = [0_u64; 4];
     for signal in 1..=64 {
@@ -159,7 +160,7 @@ pub fn set_signal_mask(mask: u64) -> Result {
     call4(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask as usize, 0, 8)
 }
 
-/// A descriptor that is readable when a child died; the signal itself is blocked.
+/// Makes a descriptor that is readable when a child has died; the signal itself is blocked.
 pub fn child_descriptor() -> Result<i32> {
     let mask = 1_u64 << (SIGCHLD - 1);
     set_signal_mask(mask)?;
@@ -221,7 +222,7 @@ pub fn pidfd_signal(pidfd: i32, signal: i32) -> Result {
     call4(PIDFD_SEND_SIGNAL, pidfd as usize, signal as usize, 0, 0)
 }
 
-/// Like `fork`, with clone flags; with a place for a pidfd when CLONE_PIDFD is among them.
+/// Forks with clone flags; stores a pidfd if CLONE_PIDFD is among them.
 pub fn fork(flags: usize, pidfd: Option<&mut i32>) -> Result<i32> {
     let place = pidfd.map_or(0, |place| &raw mut *place as usize);
     call(nr::CLONE, [flags | SIGCHLD as usize, 0, place, 0, 0, 0]).map(|pid| pid as i32)
@@ -236,9 +237,9 @@ pub fn unshare(flags: usize) -> Result {
     call1(nr::UNSHARE, flags)
 }
 
-/// What the kernel says of a dead child.
+/// The kernel's report of a dead child.
 #[derive(Clone, Copy)]
-pub struct Death {
+pub struct ChildExit {
     pub pid: i32,
     pub status: i32,
     pub user_us: u64,
@@ -246,8 +247,8 @@ pub struct Death {
     pub peak_kib: u64,
 }
 
-/// Takes one dead child; `None` when none is dead yet, ECHILD when there are no children.
-pub fn wait(flags: usize) -> Result<Option<Death>> {
+/// Reaps one dead child; `None` when none is dead yet, ECHILD when there are no children.
+pub fn wait(flags: usize) -> Result<Option<ChildExit>> {
     let mut status = 0_i32;
     let mut usage = [0_i64; 18];
     let pid =
@@ -255,7 +256,7 @@ pub fn wait(flags: usize) -> Result<Option<Death>> {
     if pid == 0 {
         return Ok(None);
     }
-    Ok(Some(Death {
+    Ok(Some(ChildExit {
         pid: pid as i32,
         status,
         user_us: (usage[0] * 1_000_000 + usage[1]) as u64,
@@ -332,7 +333,7 @@ pub fn open(dir: i32, path: &CStr, flags: usize, mode: u32) -> Result<i32> {
     call4(nr::OPENAT, dir as usize, address(path), flags, mode as usize).map(|fd| fd as i32)
 }
 
-/// Opens a path below `root` as if `root` were `/`: links in it cannot leave.
+/// Opens a path below `root` as if `root` were `/`: its links cannot leave.
 pub fn open_inside(root: i32, path: &CStr) -> Result<i32> {
     const RESOLVE_IN_ROOT: u64 = 0x10;
     let how = [(O_PATH | O_CLOEXEC) as u64, 0, RESOLVE_IN_ROOT];
@@ -340,7 +341,7 @@ pub fn open_inside(root: i32, path: &CStr) -> Result<i32> {
         .map(|fd| fd as i32)
 }
 
-/// Opens a path below `root`, without any link in it.
+/// Opens a path below `root` that has no links.
 pub fn open_exactly(root: i32, path: &CStr) -> Result<i32> {
     const IN_ROOT_NO_SYMLINKS: u64 = 0x10 | 0x04;
     let how = [(O_PATH | O_CLOEXEC) as u64, 0, IN_ROOT_NO_SYMLINKS];
@@ -348,14 +349,14 @@ pub fn open_exactly(root: i32, path: &CStr) -> Result<i32> {
         .map(|fd| fd as i32)
 }
 
-/// Which file that is: major and minor number of its device, and its number there.
+/// Returns the identity of a file: major and minor number of its device, and its inode number.
 pub fn identity(fd: i32) -> Result<(u32, u32, u64)> {
     const AT_EMPTY_PATH: usize = 0x1000;
     const STATX_INO: usize = 0x100;
     let mut found = [0_u64; 32];
     let (path, at) = (address(c""), found.as_mut_ptr() as usize);
     call(nr::STATX, [fd as usize, path, AT_EMPTY_PATH, STATX_INO, at, 0])?;
-    // Two halves of a word, the lower one first on every machine that we run on.
+    // Two halves of a word, the lower one first on every supported machine.
     Ok((found[17] as u32, (found[17] >> 32) as u32, found[4]))
 }
 
@@ -399,7 +400,7 @@ pub fn directory_entries(fd: i32, buffer: &mut [u8]) -> Result {
     call3(nr::GETDENTS64, fd as usize, buffer.as_mut_ptr() as usize, buffer.len())
 }
 
-/// Reads a small file whole, as far as the buffer goes.
+/// Reads a small file, up to the size of the buffer.
 pub fn read_file<'a>(dir: i32, path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
     let fd = open(dir, path, O_RDONLY, 0)?;
     let mut length = 0;
@@ -418,7 +419,7 @@ pub fn read_file<'a>(dir: i32, path: &CStr, buffer: &'a mut [u8]) -> Result<&'a 
     outcome.map(|()| &buffer[..length])
 }
 
-/// Writes a small file of the kernel's in one call.
+/// Writes a small kernel file in one call.
 pub fn write_file(dir: i32, path: &CStr, contents: &[u8]) -> Result {
     let fd = open(dir, path, O_WRONLY, 0)?;
     let outcome = write(fd, contents);
@@ -448,7 +449,7 @@ pub fn listen(socket: i32, backlog: usize) -> Result {
     call2(nr::LISTEN, socket as usize, backlog)
 }
 
-/// Leaves the session keyring of whoever started us.
+/// Leaves the session keyring inherited from the host process.
 pub fn new_keyring() -> Result {
     const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
     call2(nr::KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0)
@@ -465,7 +466,7 @@ pub fn set_capabilities(set: u64, inheritable: u64) -> Result {
     call2(nr::CAPSET, header.as_ptr() as usize, data.as_ptr() as usize)
 }
 
-/// Effective, permitted and inheritable capabilities together.
+/// Returns the union of the effective, permitted and inheritable capabilities.
 pub fn any_capabilities() -> Result<u64> {
     let header = [CAPABILITY_VERSION_3, 0];
     let mut data = [0_u32; 6];
@@ -483,13 +484,13 @@ pub(crate) fn raw_message(number: Message, fd: i32, header: *mut u8, flags: usiz
     call3(number, fd as usize, header as usize, flags)
 }
 
-/// The direction of a message.
+/// Direction of a message.
 pub enum Message {
     Send,
     Receive,
 }
 
-/// Memory on the stack that is not cleared first.
+/// Returns stack memory without clearing it first.
 pub fn scratch<const N: usize>(place: &mut MaybeUninit<[u8; N]>) -> &mut [u8; N] {
     // SAFETY: any bytes are a value of a byte array; callers read only what a call wrote.
     unsafe { place.assume_init_mut() }

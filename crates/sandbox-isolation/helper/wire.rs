@@ -1,11 +1,11 @@
-//! Reading and writing packets, with descriptors, in fixed memory.
+//! Reads and writes packets, with descriptors, in fixed memory.
 
 use core::ffi::CStr;
 
 use crate::protocol::MAX_DESCRIPTORS;
 use crate::sys::{self, EINTR, EINVAL, Errno, Message, Result};
 
-/// Takes fields off the front of some bytes; every error is EINVAL.
+/// Reads fields from the front of some bytes; every error is EINVAL.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A small packet under construction. What does not fit is cut: only step names can be that long.
+/// A small packet under construction. Fields beyond the capacity are cut: only step names can be that long.
 pub struct Packet {
     bytes: [u8; 512],
     length: usize,
@@ -91,7 +91,7 @@ impl Packet {
         self.send_with(socket, descriptor.as_slice())
     }
 
-    /// The same with several descriptors, at most [`MAX_DESCRIPTORS`].
+    /// Sends the packet with several descriptors, at most [`MAX_DESCRIPTORS`].
     pub fn send_with(&self, socket: i32, descriptors: &[i32]) -> Result {
         send(socket, &self.bytes[..self.length], descriptors)
     }
@@ -152,7 +152,7 @@ fn send(socket: i32, bytes: &[u8], descriptors: &[i32]) -> Result {
     }
 }
 
-/// One packet as it came. Its descriptors are the receiver's to close.
+/// One received packet. The receiver must close its descriptors.
 pub struct Received<'a> {
     pub bytes: &'a [u8],
     descriptors: [i32; MAX_DESCRIPTORS],

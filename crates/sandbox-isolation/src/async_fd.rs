@@ -1,4 +1,4 @@
-//! Descriptors that the tokio runtime watches: the one place with `unsafe`.
+//! Descriptors registered with the tokio runtime: the only place with `unsafe`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A descriptor we own alone or share, open as long as this lives and always the same.
+/// An owned or shared descriptor. It stays open, and the same file, for the lifetime of this value.
 #[derive(Debug)]
 pub(crate) struct SharedFd(Arc<OwnedFd>);
 
@@ -23,7 +23,7 @@ impl AsFd for SharedFd {
     }
 }
 
-/// Has the runtime watch a descriptor. Must be called in a runtime.
+/// Registers a descriptor with the runtime. Must be called in a runtime.
 pub(crate) fn register(fd: Arc<OwnedFd>, interest: Interest) -> io::Result<AsyncFd<SharedFd>> {
     #[expect(unsafe_code, reason = "tokio asks its callers to promise what it cannot check")]
     // SAFETY: `SharedFd` shares ownership of an open descriptor that nothing can replace.

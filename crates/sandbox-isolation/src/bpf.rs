@@ -1,7 +1,7 @@
-//! Programs of the kernel's packet filter, as far as filters of system calls need it.
+//! Programs of the kernel's packet filter, limited to what system call filters need.
 //!
-//! Field libraries have one answer for all calls of a filter, and let through the second numbering that a 64-bit
-//! kernel of x86 may have (x32). A list of what is refused needs several answers, and has to close that numbering.
+//! Existing libraries have one answer for all calls of a filter, and allow the second numbering that a 64-bit x86
+//! kernel may have (x32). A deny list needs several answers, and has to refuse that numbering.
 
 /// One instruction, as the kernel defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,18 +20,18 @@ pub(crate) const IF_ANY_BIT: u16 = 0x45;
 pub(crate) const AND: u16 = 0x54;
 pub(crate) const RETURN: u16 = 0x06;
 
-/// What a filter may answer.
+/// Return values of a filter.
 pub(crate) const ALLOW: u32 = 0x7fff_0000;
 pub(crate) const KILL_PROCESS: u32 = 0x8000_0000;
 /// With the error number in the lower half.
 pub(crate) const ERROR: u32 = 0x0005_0000;
 
-/// Where the number of the call is, in what a filter looks at.
+/// Offset of the system call number in the data of a filter.
 pub(crate) const NUMBER_AT: u32 = 0;
-/// Where the architecture is.
+/// Offset of the architecture.
 pub(crate) const ARCHITECTURE_AT: u32 = 4;
 
-/// Where the lower half of an argument is. All arguments that are looked at are 32 bits wide in the kernel.
+/// Returns the offset of the lower half of an argument. All inspected arguments are 32 bits wide in the kernel.
 pub(crate) const fn argument_at(index: u8) -> u32 {
     16 + 8 * index as u32
 }
@@ -45,7 +45,7 @@ impl Program {
         self.push(LOAD, 0, 0, at);
     }
 
-    /// Leaves of the loaded value these bits alone.
+    /// Masks the loaded value with `bits`.
     pub(crate) fn keep_bits(&mut self, bits: u32) {
         self.push(AND, 0, 0, bits);
     }
@@ -54,21 +54,21 @@ impl Program {
         self.push(RETURN, 0, 0, value);
     }
 
-    /// Passes over `jump_true` or `jump_false` instructions.
+    /// Skips `jump_true` or `jump_false` instructions.
     pub(crate) fn test(&mut self, code: u16, value: u32, jump_true: u8, jump_false: u8) {
         self.push(code, jump_true, jump_false, value);
     }
 
-    /// Does `body` when the loaded value is equal, and passes over it otherwise.
+    /// Runs `body` when the loaded value is equal, and skips it otherwise.
     pub(crate) fn when_equal(&mut self, value: u32, body: Self) {
         self.test(IF_EQUAL, value, 1, 0);
         self.push(JUMP, 0, 0, crate::wire::length(body.0.len()));
         self.0.extend(body.0);
     }
 
-    /// Action one answer for any of these values, and goes on with others.
+    /// Returns `answer` for any of these values, and continues for others.
     pub(crate) fn answer_any(&mut self, values: &[u32], answer: u32) {
-        // A jump passes over 255 instructions at most.
+        // A jump skips 255 instructions at most.
         for part in values.chunks(200) {
             for (at, value) in part.iter().enumerate() {
                 let to_answer = part.len() - 1 - at;
@@ -79,7 +79,7 @@ impl Program {
         }
     }
 
-    /// Action one answer for anything but these values, at most 200.
+    /// Returns `answer` for anything but these values, at most 200.
     pub(crate) fn answer_others(&mut self, values: &[u32], answer: u32) {
         for (at, value) in values.iter().enumerate() {
             let past_answer = values.len() - at;
@@ -92,7 +92,7 @@ impl Program {
         self.0.push(Instruction { code, jump_true, jump_false, value });
     }
 
-    /// The form in which the kernel takes it.
+    /// Encodes the program as the kernel expects it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.0.len() * 8);
         for Instruction { code, jump_true, jump_false, value } in &self.0 {
@@ -104,7 +104,7 @@ impl Program {
     }
 }
 
-/// What a program answers, as the kernel would compute it. `None` when it does not end or looks elsewhere.
+/// Evaluates a program as the kernel would. `None` when it does not return, or reads outside of the data.
 #[cfg(test)]
 pub(crate) fn evaluate(program: &[Instruction], data: &[u8; 64]) -> Option<u32> {
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! A living cell: its handle, and the task that listens to its first process.
+//! A running cell: its handle, and the task that reads from its first process.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -25,7 +25,8 @@ use crate::socket::{Packet, Socket};
 use crate::spec::{CellKind, Rlimit};
 use crate::wire::Reader;
 
-/// How long a first process may take to answer that it has killed. One that takes longer is killed with all it has.
+/// Timeout for the first process to acknowledge a kill. After it, the first process is killed with everything in the
+/// cell.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The user of a cell.
@@ -33,19 +34,19 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 pub struct Identity {
     /// User id inside the cell.
     pub uid: u32,
-    /// Cgroup id inside the cell.
+    /// Group id inside the cell.
     pub gid: u32,
-    /// The same user as the launcher's user namespace counts: for a cell made by root, an id that no
-    /// account has and no other living cell shares; otherwise the launcher's own user.
+    /// The same user as numbered in the launcher's user namespace: for a cell made by root, an id that no account has
+    /// and no other running cell shares; otherwise the launcher's own user.
     pub launcher_uid: u32,
-    /// The same for the group.
+    /// The same group as numbered in the launcher's user namespace.
     pub launcher_gid: u32,
 }
 
-/// A set of processes that live and die together, isolated or not. Clones are the same cell;
-/// dropping the last one kills it.
+/// A set of processes with a common lifetime, isolated or not. Clones are the same cell; dropping the last one kills
+/// the cell.
 ///
-/// Made by [`CellLauncher::cell`](crate::CellLauncher::cell).
+/// Created by [`CellLauncher::cell`](crate::CellLauncher::cell).
 #[derive(Clone, Debug)]
 pub struct Cell {
     inner: Arc<Inner>,
@@ -61,7 +62,7 @@ struct Inner {
     confinement: Confinement,
     layers: Vec<&'static str>,
     changes_host: bool,
-    /// Until somebody takes them.
+    /// `None` once taken.
     gate: Mutex<Option<GateSockets>>,
     /// Held so that the launcher lives as long as its cells.
     launcher: crate::CellLauncher,
@@ -73,7 +74,7 @@ impl Drop for Inner {
     }
 }
 
-/// What a cell's first process answered.
+/// An answer of a cell's first process.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Started { pid: u32 },
@@ -83,7 +84,7 @@ pub(crate) enum Reply {
     Socket(OwnedFd),
 }
 
-/// The connection to a cell's first process, shared by everything that talks to it.
+/// The connection to a cell's first process, shared by all handles of the cell.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) socket: Socket,
@@ -95,7 +96,7 @@ pub(crate) struct Link {
     gone: watch::Sender<bool>,
 }
 
-/// A cell that has just reported that it is ready.
+/// A cell whose first process has reported that it is ready.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) socket: Socket,
@@ -105,17 +106,17 @@ pub(crate) struct Ready {
     pub(crate) identity: Identity,
     pub(crate) kind: CellKind,
     pub(crate) work_dir: PathBuf,
-    /// What is removed at the end, of a cell without a file system of its own.
+    /// The directory to remove when a cell without a file system of its own ends.
     pub(crate) private: Option<PathBuf>,
     pub(crate) gate: Option<GateSockets>,
     pub(crate) confinement: Confinement,
     pub(crate) layers: Vec<&'static str>,
     pub(crate) limits: Limits,
-    /// It may change files of the host.
+    /// True when the cell can change files of the host.
     pub(crate) changes_host: bool,
 }
 
-/// Limits of the whole cell and of each of its processes, and who keeps them.
+/// Limits of the whole cell and of each of its processes, and their enforcers.
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) memory: u64,
@@ -124,23 +125,24 @@ pub(crate) struct Limits {
     pub(crate) group: Option<Arc<Cgroup>>,
 }
 
-/// Why a process of a cell was ended.
+/// Details of a process that was killed because its cell exceeded its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The limit of the cell, in bytes.
     pub limit: u64,
-    /// Who ended it.
+    /// The enforcer that killed the process.
     pub by: Enforcer,
 }
 
-/// What keeps a program in besides the cell around it. Programs that [`Cell::spawn`] starts have it; a process that
-/// enters from outside has to put it on itself, as the last thing before it runs code: the ruleset first, then the
-/// filter, which refuses everything that entering takes.
+/// Restrictions on a program besides the cell around it. [`Cell::spawn`] applies them; a process that enters from
+/// outside has to apply them itself, as the last step before it runs code: the ruleset first, then the filter, which
+/// refuses every call that entering needs.
 #[derive(Debug)]
 pub struct Confinement {
-    /// Where programs may write: a ruleset of Landlock, for `landlock_restrict_self`. `None`: this kernel has none.
+    /// The Landlock ruleset that limits where programs may write, for `landlock_restrict_self`. `None` when this kernel
+    /// has no Landlock.
     pub ruleset: Option<OwnedFd>,
-    /// Which system calls they may make: instructions of a filter, for `seccomp`. Empty for none.
+    /// The system call filter, as instructions for `seccomp`. Empty for none.
     pub filter: Arc<[u8]>,
 }
 
@@ -177,40 +179,40 @@ impl Cell {
         &self.inner.link
     }
 
-    /// The first process of the cell. A trusted program started by
+    /// Returns the first process of the cell. A trusted program started by
     /// [`CellLauncher::start_process`](crate::CellLauncher::start_process) enters the cell through it.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.inner.link.pidfd.as_fd()
     }
 
-    /// The host's number of the cell's first process.
+    /// Returns the host's process id of the cell's first process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.inner.pid
     }
 
-    /// The cell's root directory, opened with `O_PATH`. Paths in it must be resolved with
-    /// `RESOLVE_IN_ROOT`: code in the cell chooses its links. Without isolation it is the host's.
+    /// Returns the cell's root directory, opened with `O_PATH`. Paths in it must be resolved with `RESOLVE_IN_ROOT`:
+    /// code in the cell controls its links. Without isolation it is the host's root.
     #[must_use]
     pub fn root(&self) -> BorrowedFd<'_> {
         self.inner.root.as_fd()
     }
 
-    /// Where programs start, as seen inside: `/workspace`, or the private directory of a cell
-    /// without isolation.
+    /// Returns the initial working directory of programs, as seen inside: `/workspace`, or the private directory of a
+    /// cell without isolation.
     #[must_use]
     pub fn work_dir(&self) -> &Path {
         &self.inner.work_dir
     }
 
-    /// What a process that enters the cell from outside has to put on itself.
+    /// Returns the restrictions that a process entering the cell from outside has to apply to itself.
     #[must_use]
     pub fn confinement(&self) -> &Confinement {
         &self.inner.confinement
     }
 
-    /// The limits of every process in the cell. One that enters from outside has to put them on itself.
+    /// Returns the limits of every process in the cell. A process that enters from outside has to apply them to itself.
     #[must_use]
     pub fn rlimits(&self) -> &[Rlimit] {
         &self.inner.link.limits.rlimits
@@ -221,63 +223,64 @@ impl Cell {
         self.inner.link.limits.group.as_ref().map_or(Ok(()), |group| group.enter(pid))
     }
 
-    /// How many of its processes were ended so far because the cell had too much memory, by whomever: for
+    /// Returns how many processes were killed so far because the cell exceeded its memory limit, by any enforcer: for
     /// [`Cell::ended_for_memory`]. Takes about a microsecond.
     #[must_use]
     pub fn memory_ends(&self) -> u64 {
         self.inner.link.memory_ends()
     }
 
-    /// Whether a process that a SIGKILL ended was ended because the cell had too much memory. `pid` is its number inside.
+    /// Returns whether a process that died of SIGKILL was killed for the memory limit. `pid` is its number inside.
     ///
-    /// The kernel does not say which process it has ended, so with a control group it counts whether it has ended any after
-    /// `before` ([`Cell::memory_ends`]), a moment of the caller. Of those that were ended here it says so once for each.
+    /// The kernel does not report which process it killed. So with a control group the result says whether the kernel
+    /// has killed any process since the caller read `before` ([`Cell::memory_ends`]). A kill by the watchdog is
+    /// reported once per process.
     #[must_use]
     pub fn ended_for_memory(&self, pid: u32, before: u64) -> Option<OutOfMemory> {
         self.inner.link.ended_for_memory(pid, before)
     }
 
-    /// Whether all of the cell was ended because it had too much memory, and none of its processes could be ended for it.
+    /// Returns whether the whole cell was killed for its memory limit, because no single process could be.
     #[must_use]
     pub fn all_ended_for_memory(&self) -> Option<OutOfMemory> {
         self.inner.link.all_ended_for_memory()
     }
 
-    /// How many of its processes were ended after `before` ([`Cell::memory_ends`]) because it had too much memory, and by
-    /// whom. `None`: none.
+    /// Returns how many processes were killed for the memory limit after `before` ([`Cell::memory_ends`]), and by which
+    /// enforcer. `None` for none.
     #[must_use]
     pub fn memory_ended_since(&self, before: u64) -> Option<(OutOfMemory, u64)> {
         self.inner.link.memory_ended_since(before)
     }
 
-    /// The layers in force, such as `user-namespace` and `seccomp`: what the steps of the set-up, all of which succeeded,
-    /// amount to.
+    /// Returns the layers in force, such as `user-namespace` and `seccomp`, derived from the set-up steps, all of which
+    /// succeeded.
     #[must_use]
     pub fn layers(&self) -> &[&'static str] {
         &self.inner.layers
     }
 
-    /// Whether this cell isolates.
+    /// Returns the kind of isolation.
     #[must_use]
     pub fn kind(&self) -> CellKind {
         self.inner.link.kind
     }
 
-    /// Where connections that leave the cell arrive, when its spec says so. The first caller gets them; they close with
-    /// the cell when nobody asks.
+    /// Returns the sockets at which connections out of the cell arrive, if its spec has a gate. Only the first call
+    /// returns them; sockets that are never taken close with the cell.
     #[must_use]
     pub fn take_gate(&self) -> Option<GateSockets> {
         self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The user that programs in the cell are.
+    /// Returns the user of programs in the cell.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.inner.identity
     }
 
-    /// The user and group, as this process counts them, that files made for the cell belong to, when that is not the user
-    /// of this process: a cell made by root. `None`: whatever this process makes belongs to the cell already.
+    /// Returns the user and group, as this process numbers them, that must own files made for the cell. `None` when
+    /// files made by this process already belong to the cell, which is so unless root made the cell.
     #[must_use]
     pub fn file_owner(&self) -> Option<(u32, u32)> {
         let identity = self.inner.identity;
@@ -286,9 +289,9 @@ impl Cell {
         other.then_some((identity.launcher_uid, identity.launcher_gid))
     }
 
-    /// Makes a pipe belong to the user of the cell, so that code there can open it by its name,
-    /// such as `/dev/stdout`. Done for what [`Cell::spawn`] gives; only cells made by root need it.
-    /// Anything but an anonymous pipe is left alone.
+    /// Gives a pipe to the user of the cell, so that code there can open it by name, such as `/dev/stdout`.
+    /// [`Cell::spawn`] does this for its descriptors; only cells made by root need it. Has no effect on anything but an
+    /// anonymous pipe.
     pub fn give_pipe(&self, pipe: BorrowedFd<'_>) {
         const PIPEFS_MAGIC: u64 = 0x5049_5045;
         let identity = self.inner.identity;
@@ -296,24 +299,23 @@ impl Cell {
         if self.inner.launcher.privilege() == Privilege::Root && is_pipe {
             let (uid, gid) =
                 (Uid::from_raw(identity.launcher_uid), Gid::from_raw(identity.launcher_gid));
-            // When it fails the pipe works all the same, except by its name.
+            // On failure the pipe still works, except by name.
             let _ = rustix::fs::fchown(pipe, Some(uid), Some(gid));
         }
     }
 
-    /// Kills the cell with everything in it. Returns at once, may be repeated, cannot fail;
-    /// [`Cell::closed`] tells when it is done.
+    /// Kills the cell with everything in it. Returns immediately, may be called again, cannot fail; [`Cell::closed`]
+    /// waits for the end.
     pub fn kill(&self) {
         self.inner.link.kill();
     }
 
-    /// Kills the cell with everything in it. No code of it runs any more when this returns, and what is left of its processes
-    /// goes on to end. Nothing is left of a cell without isolation, of one with a control group, which is removed, and of one
-    /// that can change files of the host: a write that the kernel had begun is done by then. When it is dropped before, the
-    /// cell is killed all the same.
+    /// Kills the cell with everything in it, and returns once none of its code runs; its processes may still be exiting
+    /// then. Waits until everything is gone for a cell without isolation, with a control group (which is removed), or
+    /// that can change files of the host (so that pending writes are complete). Dropping the future kills the cell too.
     pub async fn end(&self) {
         let asked = {
-            let _killed = Killed(&self.inner.link);
+            let _kill = KillOnDrop(&self.inner.link);
             self.kind() == CellKind::Strict
                 && timeout(ANSWER_TIMEOUT, self.inner.link.request(to_cell::END, |_| ()))
                     .await
@@ -325,26 +327,26 @@ impl Cell {
         }
     }
 
-    /// Waits until the cell's first process is gone, and with it everything in the cell; without
-    /// isolation, until the private directory is removed too. Can be dropped at any time.
+    /// Waits until the cell's first process is gone, and everything in the cell with it; without isolation, until the
+    /// private directory is removed too. Can be dropped at any time.
     pub async fn closed(&self) {
         self.closing().await;
     }
 
-    /// The same as a future that does not keep the cell alive.
+    /// Like [`Cell::closed`], as a future that does not keep the cell alive.
     pub fn closing(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut gone = self.inner.link.gone.subscribe();
         async move {
-            // Fails when the sender is gone, and with it everything that could know of the cell.
+            // Fails when the sender was dropped, which happens only after the cell has ended.
             let _ = gone.wait_for(|gone| *gone).await;
         }
     }
 }
 
 /// Kills a cell when it is dropped.
-struct Killed<'a>(&'a Link);
+struct KillOnDrop<'a>(&'a Link);
 
-impl Drop for Killed<'_> {
+impl Drop for KillOnDrop<'_> {
     fn drop(&mut self) {
         self.0.kill();
     }
@@ -396,7 +398,7 @@ impl Link {
         self.exits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the exit of a process will be told.
+    /// Returns the receiver of the exit of a process.
     pub(crate) fn expect_exit(&self, root: u32) -> watch::Receiver<Option<Exit>> {
         let (sender, receiver) = watch::channel(None);
         self.exits().insert(root, sender);
@@ -420,7 +422,7 @@ impl Link {
     }
 }
 
-/// What a cell's first process can say once it is ready.
+/// A message of a cell's first process after its ready report.
 #[derive(Debug)]
 enum Message {
     Reply(Reply),
@@ -466,7 +468,7 @@ fn read_exit(reader: &mut Reader<'_>) -> Result<Exit, Error> {
     })
 }
 
-/// Held by the listening task. When that ends, for whatever reason, nobody may wait any longer.
+/// Held by the reading task. When the task ends, for whatever reason, every pending call must fail.
 struct Guard {
     link: Arc<Link>,
     private: Option<PathBuf>,
@@ -494,7 +496,7 @@ async fn listen(guard: Guard) {
         group.remove().await;
     }
     if let Some(private) = &guard.private {
-        // The first process removes the directory itself, unless somebody killed it.
+        // The first process removes the directory itself, unless it was killed.
         let private = private.clone();
         let _ = tokio::task::spawn_blocking(move || remove_leftover(&private)).await;
     }
@@ -503,7 +505,7 @@ async fn listen(guard: Guard) {
 
 /// Waits until a process is dead.
 pub(crate) async fn wait_for_end(pidfd: &Arc<OwnedFd>) {
-    // A pidfd cannot fail to be watched, except when the runtime shuts down, and then so do we.
+    // Registering a pidfd fails only when the runtime shuts down, which ends this task too.
     if let Ok(watched) = async_fd::register(Arc::clone(pidfd), Interest::READABLE) {
         let _ = watched.readable().await;
     }
@@ -525,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_announced_has_to_come() {
+    fn an_announced_socket_must_arrive() {
         let mut message = Writer::message(from_cell::SOCKET);
         message.u32(7);
         assert!(matches!(parse(packet(message.0)), Err(Error::Protocol(_))));

@@ -1,10 +1,10 @@
-//! Control groups of cells, where this process may make some: limits that the kernel keeps for all processes of a cell
-//! together.
+//! Control groups of cells, where this process may make some: limits that the kernel enforces for all processes of a
+//! cell together.
 //!
-//! A group has one owner. So none is made below a group that a service manager, a container engine or a job runner keeps for
-//! itself: root makes groups where this process is in the topmost group of a hierarchy, or where its manager says that
-//! they are for others to make (`Delegate=yes`); an ordinary user makes them beside this process where all of that is the
-//! user's. Processes that are there already stay where they are.
+//! A group has one owner. So none is made below a group that a service manager, a container engine or a job runner
+//! keeps for itself: root makes groups where this process is in the topmost group of a hierarchy, or where the manager
+//! has delegated it (`Delegate=yes`); an ordinary user makes them next to this process's group where that user owns the
+//! parent. Existing processes stay in their groups.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,41 +17,41 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::error::Error;
 use crate::spec::CellSpec;
 
-/// Names of groups are this, the number of the process that made it, and a serial number.
+/// Prefix of group names, followed by the creating process's id and a serial number.
 const PREFIX: &str = "code-sandboxes-";
 
-/// Whoever writes the number of a process there moves it into the group.
+/// Writing a process id to this file moves the process into the group.
 const PROCESSES: &str = "cgroup.procs";
 
-/// The limit of memory in the older hierarchies.
+/// The memory limit in the version 1 hierarchies.
 const MEMORY_OLDER: &str = "memory.limit_in_bytes";
 
-/// How often the end of a group is tried, and how long between: its last processes have to be gone.
+/// Attempts to remove a group, and the interval between them: its last processes have to be gone first.
 const REMOVAL_ATTEMPTS: u32 = 1000;
 const REMOVAL_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// A period of the scheduler, in microseconds.
+/// The scheduler period, in microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// Who keeps a limit.
+/// The enforcer of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Enforcer {
     /// The kernel, for all processes together, at every moment.
     Kernel,
-    /// This process, ten times a second; the kernel only for each process alone.
+    /// This process, ten times a second; the kernel only limits each process by itself.
     Watchdog,
 }
 
-/// Which limits of whole cells can be kept on this host.
+/// Limits of whole cells that can be enforced on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLimits {
-    /// Who keeps a limit of memory.
+    /// The enforcer of a memory limit.
     pub memory: Enforcer,
-    /// Whether a share of the processors can be kept.
+    /// True when a processor share can be enforced.
     pub cpu: bool,
 }
 
-/// Which limits of whole cells can be kept here. Found out once.
+/// Returns the limits of whole cells that can be enforced here. Detected once.
 #[must_use]
 pub fn host_limits() -> HostLimits {
     static FOUND: OnceLock<HostLimits> = OnceLock::new();
@@ -62,15 +62,15 @@ pub fn host_limits() -> HostLimits {
     })
 }
 
-/// A place where groups with one controller can be made.
+/// A directory in which groups with one controller can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
     directory: PathBuf,
-    /// The one hierarchy of all controllers, or one of the older ones.
+    /// True for the unified hierarchy (version 2), false for one of version 1.
     unified: bool,
 }
 
-/// Where groups can be made.
+/// The hierarchies in which groups can be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupTree {
     memory: Option<Hierarchy>,
@@ -78,32 +78,32 @@ pub(crate) struct CgroupTree {
 }
 
 impl CgroupTree {
-    /// Looks at what this process is in.
+    /// Detects the hierarchies from the groups of this process.
     pub(crate) fn detect() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let (own, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
         let user = rustix::process::geteuid().as_raw();
         let is_ours = |directory: &Path| is_delegated(directory, user);
-        let find = |controller| find(controller, &own, &mounts, user, is_ours);
-        // What looks as if it could be had may be read-only, or forbidden. Only trying tells.
-        let memory = find("memory").filter(|found| found.works(&["memory.max", MEMORY_OLDER]));
-        let cpu = find("cpu").filter(|found| found.works(&["cpu.max", "cpu.cfs_quota_us"]));
+        let find = |controller| find_hierarchy(controller, &own, &mounts, user, is_ours);
+        // A hierarchy that looks usable may be read-only or forbidden. Only trying shows it.
+        let memory = find("memory").filter(|found| found.is_usable(&["memory.max", MEMORY_OLDER]));
+        let cpu = find("cpu").filter(|found| found.is_usable(&["cpu.max", "cpu.cfs_quota_us"]));
         let groups = Self { memory, cpu };
         for hierarchy in groups.memory.iter().chain(&groups.cpu) {
-            sweep(&hierarchy.directory);
+            remove_stale(&hierarchy.directory);
         }
         groups
     }
 
-    /// Whether the kernel keeps what a spec says of memory.
+    /// Returns whether the kernel enforces the memory limit of a spec.
     pub(crate) fn keep_memory(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// The group of a cell. `None` when its spec needs none.
+    /// Creates the group of a cell. `None` when its spec needs none.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for a limit that cannot be kept here.
+    /// [`Error::Unavailable`] for a limit that cannot be enforced here.
     pub(crate) fn group(&self, spec: &CellSpec) -> Result<Option<Cgroup>, Error> {
         let mut group = Cgroup::default();
         if let (Some(limit), Some(hierarchy)) = (spec.memory, &self.memory) {
@@ -119,17 +119,17 @@ impl CgroupTree {
 
 fn no_cpu() -> Error {
     Error::Unavailable {
-        missing: "a share of the processors takes a control group, and this process may make none"
+        missing: "a processor share needs a control group, and this process may not make one"
             .to_owned(),
-        fix: "run as root in the topmost control group, or in a group below one that is yours to divide \
-              (`systemd-run --user --scope -p Delegate=yes`), or leave the limit out"
+        fix: "run as root in the topmost control group, or in a group whose parent is delegated to this user \
+              (`systemd-run --user --scope -p Delegate=yes`), or omit the limit"
             .to_owned(),
     }
 }
 
 impl Hierarchy {
-    /// Whether a group can be made there that has one of those files, and be entered from the outside.
-    fn works(&self, files: &[&str]) -> bool {
+    /// Tests whether a group can be made there that has one of those files, and be entered from outside.
+    fn is_usable(&self, files: &[&str]) -> bool {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         let directory = self.directory.join(format!("{PREFIX}{}-try{serial}", std::process::id()));
@@ -137,28 +137,28 @@ impl Hierarchy {
             return false;
         }
         let writable = |path: PathBuf| File::options().write(true).open(path).is_ok();
-        // Whoever moves a process must be allowed to in what both groups are in.
-        let works = writable(directory.join(PROCESSES))
+        // Moving a process needs write access to the common parent of both groups.
+        let usable = writable(directory.join(PROCESSES))
             && writable(self.directory.join(PROCESSES))
             && files.iter().any(|file| writable(directory.join(file)));
-        fs::remove_dir(&directory).is_ok() && works
+        fs::remove_dir(&directory).is_ok() && usable
     }
 }
 
-/// Whether those who keep a group leave it to this user to make groups there.
+/// Returns whether the owner of a group delegates it to this user.
 fn is_delegated(directory: &Path, user: u32) -> bool {
-    let said = ["trusted.delegate", "user.delegate"].iter().any(|name| {
+    let delegated = ["trusted.delegate", "user.delegate"].iter().any(|name| {
         let mut value = [0; 8];
         rustix::fs::getxattr(directory, *name, &mut value[..])
             .is_ok_and(|size| value[..size] == *b"1")
     });
     let owner = || fs::metadata(directory).ok().map(|meta| meta.uid());
-    // For root the owner says nothing: everything is root's.
-    said || user != 0 && owner() == Some(user)
+    // For root the owner means nothing: root owns everything.
+    delegated || user != 0 && owner() == Some(user)
 }
 
-/// Where groups with a controller can be made, from what the kernel says of this process.
-fn find(
+/// Finds the hierarchy in which groups with a controller can be made, from the kernel's files about this process.
+fn find_hierarchy(
     controller: &str,
     own: &str,
     mounts: &str,
@@ -174,12 +174,14 @@ fn find(
         older.filter(|(controllers, _)| controllers.split(',').any(|c| c == controller));
     if let Some((_, path)) = older.next() {
         let topmost = path == "/" && user == 0;
-        let (root, directory) = topmost.then(|| mounted(mounts, "cgroup", Some(controller)))??;
+        let (root, directory) =
+            topmost.then(|| find_mount(mounts, "cgroup", Some(controller)))??;
         return (root == "/").then_some(Hierarchy { directory, unified: false });
     }
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let (root, top) = mounted(mounts, "cgroup2", None)?;
-    // This process is in a group, and one with processes hands out no controllers, but the topmost. So it is made beside.
+    let (root, top) = find_mount(mounts, "cgroup2", None)?;
+    // A group with processes cannot enable controllers for its children, except the topmost. So the new group is made
+    // next to this process's group.
     let directory = match path {
         "/" if root == "/" && user == 0 => top,
         _ => {
@@ -191,8 +193,8 @@ fn find(
     has(&directory).then_some(Hierarchy { directory, unified: true })
 }
 
-/// Which group of a hierarchy is mounted, and where.
-fn mounted<'a>(
+/// Returns the root group of a mounted hierarchy, and its mount point.
+fn find_mount<'a>(
     mounts: &'a str,
     kind: &str,
     controller: Option<&str>,
@@ -210,14 +212,14 @@ fn mounted<'a>(
     })
 }
 
-/// Removes the groups of processes that did not live to remove them.
-fn sweep(directory: &Path) {
+/// Removes groups left behind by processes that were killed.
+fn remove_stale(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            // A group with processes stays, whoever they are.
+            // Fails for a group that still has processes.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -227,14 +229,14 @@ fn sweep(directory: &Path) {
 #[derive(Debug, Default)]
 pub(crate) struct Cgroup {
     directories: Vec<CgroupDir>,
-    /// The file that says how often memory ran out.
+    /// The file that counts how often memory ran out.
     memory: Option<File>,
 }
 
 #[derive(Debug)]
 struct CgroupDir {
     directory: PathBuf,
-    /// Whoever writes a number of a process there moves it into the group.
+    /// Writing a process id to this file moves the process into the group.
     entrance: OwnedFd,
 }
 
@@ -248,7 +250,7 @@ impl Cgroup {
         } else {
             set(&directory, MEMORY_OLDER, &limit)?;
             set_if_there(&directory, "memory.memsw.limit_in_bytes", &limit)?;
-            // The older hierarchy counts the buffers of TCP apart.
+            // Version 1 counts TCP buffers separately.
             set_if_there(&directory, "memory.kmem.tcp.limit_in_bytes", &limit)?;
         }
         let events = if hierarchy.unified { "memory.events" } else { "memory.oom_control" };
@@ -267,7 +269,7 @@ impl Cgroup {
         }
     }
 
-    /// The directory of this cell in a hierarchy, made when it is not there.
+    /// Returns the directory of this cell in a hierarchy, making it if needed.
     fn directory_in(&mut self, hierarchy: &Hierarchy) -> Result<PathBuf, Error> {
         const CONTEXT: &str = "cannot make a control group";
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -294,7 +296,7 @@ impl Cgroup {
         }
     }
 
-    /// The files through which processes enter.
+    /// Returns the files through which processes enter.
     pub(crate) fn entrances(&self) -> impl Iterator<Item = &OwnedFd> {
         self.directories.iter().map(|part| &part.entrance)
     }
@@ -307,7 +309,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// How many processes the kernel has ended because the group had too much memory.
+    /// Returns how many processes the kernel has killed because the group exceeded its memory limit.
     pub(crate) fn memory_ends(&self) -> u64 {
         let mut text = [0; 512];
         let length = self.memory.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
@@ -316,7 +318,8 @@ impl Cgroup {
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Removes it after the end of its processes, which the kernel notices a moment after everybody else.
+    /// Removes the group after its processes have ended. The kernel notices their end a moment later than their parents
+    /// do.
     pub(crate) async fn remove(&self) {
         let mut left: Vec<_> = self.directories.iter().map(|part| part.directory.clone()).collect();
         for _ in 0..REMOVAL_ATTEMPTS {
@@ -327,7 +330,7 @@ impl Cgroup {
         }
     }
 
-    /// What the group limits, in words.
+    /// Returns the names of the limits that the group enforces.
     pub(crate) fn layers(&self) -> Vec<&'static str> {
         let memory = self.memory.iter().map(|_| "cgroup-memory");
         let cpu = self.directories.iter().any(|part| {
@@ -341,7 +344,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         let mut left: Vec<_> = self.directories.drain(..).map(|part| part.directory).collect();
         if !remove_empty(&mut left) {
-            // Its processes are about to end, and whoever drops it must not wait for that.
+            // Its processes are about to end, and the dropping thread must not wait for that.
             std::thread::spawn(move || remove_in_time(left));
         }
     }
@@ -356,7 +359,7 @@ fn remove_in_time(mut left: Vec<PathBuf>) {
     }
 }
 
-/// Removes those without processes, and keeps the others. Whether none is left.
+/// Removes the groups without processes, and keeps the others in the list. Returns true when none is left.
 fn remove_empty(left: &mut Vec<PathBuf>) -> bool {
     left.retain(|directory| fs::remove_dir(directory).is_err() && directory.exists());
     left.is_empty()
@@ -382,23 +385,23 @@ mod tests {
         33 30 0:29 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
 
     fn found(controller: &str, own: &str, mounts: &str) -> Option<Hierarchy> {
-        find(controller, own, mounts, 0, |_| false)
+        find_hierarchy(controller, own, mounts, 0, |_| false)
     }
 
     #[test]
-    fn of_the_older_hierarchies_root_uses_the_topmost_group_only() {
+    fn in_version_1_root_uses_only_the_topmost_group() {
         let cpu = Hierarchy { directory: "/sys/fs/cgroup/cpu,cpuacct".into(), unified: false };
         let own = "4:cpu,cpuacct:/\n0::/\n";
         assert_eq!(found("cpu", own, MOUNTS), Some(cpu));
-        assert_eq!(find("cpu", own, MOUNTS, 1000, |_| true), None);
+        assert_eq!(find_hierarchy("cpu", own, MOUNTS, 1000, |_| true), None);
         for own in ["4:cpu,cpuacct:/user.slice\n0::/\n", "4:cpuset:/\n", "0::/user.slice\n", ""] {
             assert_eq!(found("cpu", own, MOUNTS), None, "{own}");
         }
-        // What is mounted is only a part of the hierarchy.
+        // Only a part of the hierarchy is mounted.
         assert_eq!(found("memory", "5:memory:/\n0::/\n", MOUNTS), None);
     }
 
-    /// A tree of groups, each with the controllers that it hands to those below.
+    /// Makes a tree of groups, each with the controllers that it enables for its children.
     fn tree(groups: &[(&str, &str)]) -> (tempfile::TempDir, String) {
         let top = tempfile::tempdir().unwrap();
         for (path, controllers) in groups {
@@ -411,57 +414,57 @@ mod tests {
     }
 
     #[test]
-    fn the_one_hierarchy_is_used_as_far_as_it_has_the_controller() {
+    fn version_2_is_used_for_its_enabled_controllers() {
         let (top, mounts) = tree(&[("", "cpu memory pids\n"), ("a", "memory\n")]);
         let all = Hierarchy { directory: top.path().into(), unified: true };
         assert_eq!(found("memory", "0::/\n", &mounts), Some(all));
         assert_eq!(found("io", "0::/\n", &mounts), None);
-        assert_eq!(found("memory", "0::/a/b\n", &mounts), None, "it is somebody else's");
+        assert_eq!(found("memory", "0::/a/b\n", &mounts), None, "the group has another owner");
     }
 
     #[test]
-    fn what_is_left_to_a_user_is_used_beside_the_process() {
+    fn a_delegated_group_is_used_beside_the_process() {
         let user = "user.slice/user-1000.slice/user@1000.service";
         let (slice, scope) = (format!("{user}/app.slice"), format!("{user}/app.slice/x.scope"));
         let (top, mounts) = tree(&[("", "cpu memory\n"), (&slice, "memory pids\n"), (&scope, "")]);
         let ours = |directory: &Path| directory.starts_with(top.path().join(user));
-        let found = |controller, own: &str| find(controller, own, &mounts, 1000, ours);
+        let found = |controller, own: &str| find_hierarchy(controller, own, &mounts, 1000, ours);
         let own = format!("0::/{scope}\n");
         let beside = Hierarchy { directory: top.path().join(&slice), unified: true };
         assert_eq!(found("memory", &own), Some(beside.clone()));
-        assert_eq!(found("cpu", &own), None, "it is not handed on");
-        assert_eq!(find("memory", &own, &mounts, 1000, |_| false), None);
-        // Where this process is, groups cannot have controllers; and above is the system's.
+        assert_eq!(found("cpu", &own), None, "the parent does not enable it");
+        assert_eq!(find_hierarchy("memory", &own, &mounts, 1000, |_| false), None);
+        // The process's own group cannot enable controllers, and its ancestors belong to the system.
         assert_eq!(found("memory", &format!("0::/{user}\n")), None);
         assert_eq!(found("memory", "0::/\n"), None);
         assert_eq!(found("memory", "0::/user.slice\n"), None);
-        // A container sees a part of the hierarchy, under names of the whole.
+        // A container sees a part of the hierarchy, under the paths of the whole.
         let part = format!(
             "31 30 0:27 /{user} {} rw - cgroup2 cgroup2 rw\n",
             top.path().join(user).display()
         );
-        assert_eq!(find("memory", &own, &part, 1000, ours), Some(beside));
-        assert_eq!(find("memory", "0::/elsewhere/x\n", &part, 1000, ours), None);
+        assert_eq!(find_hierarchy("memory", &own, &part, 1000, ours), Some(beside));
+        assert_eq!(find_hierarchy("memory", "0::/elsewhere/x\n", &part, 1000, ours), None);
     }
 
     #[test]
-    fn a_place_that_only_looks_like_one_is_none() {
+    fn a_plain_directory_is_no_hierarchy() {
         let files = ["memory.max"];
         let read_only = Hierarchy { directory: "/proc".into(), unified: true };
-        assert!(!read_only.works(&files));
-        // Without a kernel that fills it, a directory is no group.
+        assert!(!read_only.is_usable(&files));
+        // A plain directory, without the kernel's files, is not a group.
         let (top, _) = tree(&[("", "memory\n")]);
         let before = fs::read_dir(top.path()).unwrap().count();
-        assert!(!Hierarchy { directory: top.path().into(), unified: true }.works(&files));
+        assert!(!Hierarchy { directory: top.path().into(), unified: true }.is_usable(&files));
         assert_eq!(fs::read_dir(top.path()).unwrap().count(), before, "nothing is left");
-        assert!(!is_delegated(top.path(), 0), "that root owns it says nothing");
+        assert!(!is_delegated(top.path(), 0), "ownership by root is no delegation");
         let own = rustix::process::geteuid().as_raw();
         assert_eq!(is_delegated(top.path(), own), own != 0);
         assert!(!is_delegated(top.path(), own + 1));
     }
 
     #[test]
-    fn a_share_that_nobody_can_keep_is_refused() {
+    fn a_share_that_cannot_be_enforced_is_refused() {
         let spec = CellSpec { cpu: Some(500), ..CellSpec::strict() };
         let outcome = CgroupTree::default().group(&spec);
         assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");

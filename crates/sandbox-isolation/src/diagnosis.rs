@@ -1,4 +1,4 @@
-//! From a kernel's refusal to what to do about it.
+//! Turns a kernel's refusal into advice.
 
 use std::env;
 use std::fs;
@@ -13,13 +13,13 @@ const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
 const ENOSYS: i32 = 38;
 
-/// The step in which root without CAP_SYS_ADMIN becomes somebody else.
+/// The step in which root without CAP_SYS_ADMIN switches to an unprivileged user.
 const GIVE_UP_ROOT: &str = "give up the root account";
 
-/// The step in which what leaves a cell is led to the host.
+/// The step that redirects the cell's connections to the host.
 pub(crate) const OPEN_GATE: &str = "open the gate";
 
-/// What this machine says about itself.
+/// Settings of this machine that affect isolation.
 #[derive(Clone, Debug, Default)]
 struct Facts {
     /// `kernel.unprivileged_userns_clone`, where it exists.
@@ -44,12 +44,12 @@ impl Facts {
     }
 }
 
-/// Why the launcher cannot work.
+/// Returns the error of a launcher that cannot work.
 pub(crate) fn start(step: String, source: io::Error) -> Error {
     unavailable(&step, &source, &Facts::read())
 }
 
-/// Why a cell was not set up: the machine forbids it, or this one step failed.
+/// Returns the error of a cell that was not set up: isolation is unavailable here, or this one step failed.
 pub(crate) fn setup(step: String, source: io::Error) -> Error {
     if step == OPEN_GATE {
         return Error::NoGate { source };
@@ -61,11 +61,11 @@ pub(crate) fn setup(step: String, source: io::Error) -> Error {
     }
 }
 
-/// How the steps begin that are about a path that somebody named.
+/// Prefixes of steps that work on a path from the caller.
 const ABOUT_PATHS: [&str; 2] = ["bind ", "mount of the host"];
 
-/// Whether the kernel refuses isolation itself, rather than this path or this number. Binds and mounts fail
-/// for reasons of their own.
+/// Returns whether the kernel refuses isolation itself, rather than this path or this number. Binds and mounts fail for
+/// reasons of their own.
 fn is_refusal(step: &str, source: &io::Error) -> bool {
     let code = source.raw_os_error().unwrap_or(0);
     let forbidden = matches!(code, EPERM | EACCES | ENOSYS);
@@ -77,7 +77,7 @@ fn unavailable(step: &str, source: &io::Error, facts: &Facts) -> Error {
     Error::Unavailable {
         missing: format!("the kernel refused to {step} ({source})"),
         fix: if step == GIVE_UP_ROOT {
-            "run as an ordinary user, or leave root the capabilities CAP_SETUID and CAP_SETGID"
+            "run as an ordinary user, or let root keep the capabilities CAP_SETUID and CAP_SETGID"
                 .to_owned()
         } else {
             fix(source.raw_os_error().unwrap_or(0), facts)
@@ -87,7 +87,7 @@ fn unavailable(step: &str, source: &io::Error, facts: &Facts) -> Error {
 
 fn fix(errno: i32, facts: &Facts) -> String {
     let text = if errno == ENOSYS {
-        "a kernel of version 5.12 or newer is needed"
+        "Linux 5.12 or newer is needed"
     } else if facts.userns_clone == Some(0) {
         "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
     } else if facts.max_user_namespaces == Some(0) {
@@ -107,18 +107,19 @@ fn fix(errno: i32, facts: &Facts) -> String {
     text.to_owned()
 }
 
-/// What to do where AppArmor gives user namespaces to programs with a profile alone, as Ubuntu does since 24.04.
+/// Returns the advice where AppArmor allows user namespaces only to programs with a profile, as Ubuntu does since
+/// 24.04.
 ///
-/// The profile confines nothing: it is a name to which the right is given. What the program starts keeps it, and so the
-/// launcher of cells, which is run from memory, has it too.
+/// The profile confines nothing: it is only a name that has the right. Child processes inherit the profile, including
+/// the launcher, which is run from memory.
 fn by_apparmor(program: &Path) -> String {
     let program = program.display();
     format!(
-        "AppArmor gives user namespaces to programs with a profile alone. Install one for this program: \
+        "AppArmor allows user namespaces only to programs with a profile. Install one for this program: \
          printf '%s\\n' 'abi <abi/4.0>,' 'include <tunables/global>' \
          'profile code-sandboxes \"{program}\" flags=(unconfined) {{ userns, }}' \
          | sudo tee /etc/apparmor.d/code-sandboxes && sudo apparmor_parser -r /etc/apparmor.d/code-sandboxes. \
-         Or let every program have them: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+         Or allow them to every program: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
     )
 }
 
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fix_names_what_stands_in_the_way() {
+    fn the_fix_names_the_obstacle() {
         let facts = Facts::default();
         for (errno, facts, word) in [
             (
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn root_that_cannot_become_anybody_else_is_told_so() {
+    fn root_that_cannot_switch_users_gets_advice() {
         let refused = io::Error::from_raw_os_error(EPERM);
         let facts = Facts { container: true, ..Facts::default() };
         let error = unavailable(GIVE_UP_ROOT, &refused, &facts).to_string();

@@ -1,13 +1,13 @@
-//! What can go wrong, as data.
+//! Errors of this crate.
 
 use std::fmt;
 use std::io;
 
-/// Why something could not be done.
+/// Error of an operation on cells.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This machine, as it is, does not let us make cells.
+    /// Cells cannot be made on this machine as it is configured.
     #[error("isolation is not available: {missing}; {fix}")]
     Unavailable {
         /// What the kernel refused.
@@ -15,7 +15,7 @@ pub enum Error {
         /// What to change, with the command where there is one.
         fix: String,
     },
-    /// The kernel cannot lead what leaves a cell to a gate. Cells without one work.
+    /// The kernel cannot redirect a cell's connections to a gate. Cells without a gate work.
     #[error(
         "a network gate is not available: the kernel refused its rules ({source}); load them with `modprobe -a nf_tables nft_tproxy`"
     )]
@@ -26,7 +26,7 @@ pub enum Error {
     /// One step of setting up a cell failed. Nothing of the cell is left.
     #[error("cannot set up the cell: {step}: {source}")]
     Setup {
-        /// The step and what it worked on.
+        /// The step, and the path or name it worked on.
         step: String,
         /// The kernel's reason.
         source: io::Error,
@@ -36,7 +36,7 @@ pub enum Error {
     Spawn {
         /// The first argument.
         program: String,
-        /// How far it came.
+        /// The stage that failed.
         stage: SpawnStage,
         /// The kernel's reason.
         source: io::Error,
@@ -44,16 +44,16 @@ pub enum Error {
     /// The cell, the process or the launcher is gone.
     #[error("the cell is gone")]
     Closed,
-    /// A helper process said something it never says. Its cell is killed.
+    /// A helper process sent an invalid message. Its cell is killed.
     #[error("a helper process broke the protocol: {0}")]
     Protocol(String),
-    /// An argument makes no sense. Nothing was done.
+    /// An argument is invalid. Nothing was done.
     #[error("invalid argument: {0}")]
     Invalid(String),
-    /// The host's own resources failed us: descriptors, memory, processes.
+    /// The host lacks resources: descriptors, memory, processes.
     #[error("{context}: {source}")]
     Io {
-        /// What was being done.
+        /// The failed operation.
         context: &'static str,
         /// The kernel's reason.
         source: io::Error,
@@ -69,7 +69,7 @@ impl Error {
         move |errno| Self::Io { context, source: errno.into() }
     }
 
-    /// Whether a program was not found: what a shell calls status 127.
+    /// Returns true when a program was not found: shells report status 127.
     #[must_use]
     pub fn is_program_not_found(&self) -> bool {
         self.refused_program().is_some_and(|source| {
@@ -77,7 +77,7 @@ impl Error {
         })
     }
 
-    /// Whether a program exists but cannot be executed: what a shell calls status 126.
+    /// Returns true when a program exists but cannot be executed: shells report status 126.
     #[must_use]
     pub fn is_program_not_executable(&self) -> bool {
         const ENOEXEC: i32 = 8;
@@ -96,7 +96,7 @@ impl Error {
     }
 }
 
-/// How far starting a program came before it failed.
+/// The stage at which starting a program failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpawnStage {
@@ -132,7 +132,7 @@ impl SpawnStage {
 impl fmt::Display for SpawnStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Fork => "making the process",
+            Self::Fork => "creating the process",
             Self::Prepare => "preparing the process",
             Self::Limit => "applying limits",
             Self::Directory => "entering the working directory",

@@ -1,4 +1,4 @@
-//! What the launcher and the first process of a cell say of themselves.
+//! The first messages of the launcher and of the first process of a cell.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,12 @@ use crate::protocol::{from_cell, from_launcher};
 use crate::socket::Socket;
 use crate::wire::Reader;
 
-/// With which rights the launcher works, and which version of Landlock it found.
+/// Receives the launcher's first message: its privilege, and the kernel's Landlock version.
 pub(crate) async fn handshake(socket: &Socket) -> Result<(Privilege, i32), Error> {
-    let packet = socket.receive().await.map_err(Error::io("cannot hear the helper program"))?;
-    let packet = packet.ok_or_else(|| Error::Protocol("the helper died at once".to_owned()))?;
+    let packet =
+        socket.receive().await.map_err(Error::io("cannot receive from the helper program"))?;
+    let packet = packet
+        .ok_or_else(|| Error::Protocol("the helper exited before its first message".to_owned()))?;
     let mut reader = Reader(&packet.bytes);
     match reader.u8()? {
         from_launcher::HELLO => {
@@ -33,11 +35,11 @@ pub(crate) async fn handshake(socket: &Socket) -> Result<(Privilege, i32), Error
             let source = io::Error::from_raw_os_error(reader.i32()?);
             Err(diagnosis::start(reader.text()?, source))
         }
-        other => Err(Error::Protocol(format!("greeting {other}"))),
+        other => Err(Error::Protocol(format!("first message {other}"))),
     }
 }
 
-/// What a cell's first process reports.
+/// The ready report of a cell's first process.
 pub(crate) struct ReadyReport {
     pub(crate) identity: Identity,
     pub(crate) root: OwnedFd,
@@ -46,11 +48,11 @@ pub(crate) struct ReadyReport {
     pub(crate) gate: Option<GateSockets>,
 }
 
-/// Waits for a cell's first process to report.
+/// Waits for the ready report of a cell's first process.
 pub(crate) async fn await_ready(socket: &Socket, strict: bool) -> Result<ReadyReport, Error> {
-    let packet = socket.receive().await.map_err(Error::io("cannot hear the cell"))?;
+    let packet = socket.receive().await.map_err(Error::io("cannot receive from the cell"))?;
     let packet =
-        packet.ok_or_else(|| Error::Protocol("the cell died while it was set up".to_owned()))?;
+        packet.ok_or_else(|| Error::Protocol("the cell ended during its set-up".to_owned()))?;
     let mut reader = Reader(&packet.bytes);
     match reader.u8()? {
         from_cell::READY => {
@@ -66,7 +68,7 @@ pub(crate) async fn await_ready(socket: &Socket, strict: bool) -> Result<ReadyRe
             reader.end()?;
             let mut descriptors = packet.descriptors;
             if descriptors.len() < 1 + usize::from(has_ruleset) + usize::from(has_counts) {
-                return Err(Error::Protocol("a descriptor is missing".to_owned()));
+                return Err(Error::Protocol("the ready report lacks a descriptor".to_owned()));
             }
             let root = descriptors.remove(0);
             let ruleset = has_ruleset.then(|| descriptors.remove(0));
@@ -84,6 +86,6 @@ pub(crate) async fn await_ready(socket: &Socket, strict: bool) -> Result<ReadyRe
             let source = io::Error::from_raw_os_error(reader.i32()?);
             Err(diagnosis::setup(reader.text()?, source))
         }
-        other => Err(Error::Protocol(format!("report {other}"))),
+        other => Err(Error::Protocol(format!("ready report {other}"))),
     }
 }

@@ -31,7 +31,7 @@ use crate::socket::{Packet, Socket};
 use crate::spec::{CellKind, CellSpec, Rlimit};
 use crate::wire::{Reader, Writer, length};
 
-/// With which rights cells are made.
+/// Rights with which cells are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Privilege {
     /// As root: each cell gets host ids of its own.
@@ -42,9 +42,8 @@ pub enum Privilege {
     Plain,
 }
 
-/// Makes cells. Clones share one helper process, which ends when the last clone and the last of
-/// its cells are dropped, and when the host process ends for whatever reason; strict cells and
-/// processes it started end with it.
+/// Makes cells. Clones share one helper process, which ends when the last clone and the last of its cells are dropped,
+/// and when the host process ends for whatever reason. Its strict cells and programs end with it.
 #[derive(Clone, Debug)]
 pub struct CellLauncher {
     inner: Arc<Inner>,
@@ -55,12 +54,12 @@ struct Inner {
     link: Arc<Link>,
     privilege: Privilege,
     host: HostView,
-    /// The last plan, which is the next one too where many cells are alike.
+    /// The last plan, reused while consecutive cells have the same spec.
     last: Mutex<Option<(CellSpec, Arc<Prepared>)>>,
     child: Option<Child>,
-    /// Looked up when a spec first asks for a limit of a whole cell.
+    /// Detected when a spec first limits a whole cell.
     cgroups: OnceLock<CgroupTree>,
-    /// Makes the cells without isolation, once there are any.
+    /// Makes the cells without isolation; started on demand.
     plain: OnceCell<CellLauncher>,
 }
 
@@ -70,14 +69,14 @@ struct Link {
     replies: PendingReplies<Created>,
 }
 
-/// A new process, or the kernel's reason and the stage.
+/// A new process, or the kernel's error and the stage.
 type Created = Result<(u32, OwnedFd), (i32, u32)>;
 
 #[derive(Debug)]
 struct Prepared {
     file: OwnedFd,
     length: u32,
-    /// The filter of system calls in it; empty for none.
+    /// The plan's system call filter; empty for none.
     filter: Arc<[u8]>,
     layers: Vec<&'static str>,
     rlimits: Vec<Rlimit>,
@@ -89,23 +88,23 @@ impl Drop for Inner {
         self.link.socket.shut_down();
         let Some(mut child) = self.child.take() else { return };
         if matches!(child.try_wait(), Ok(None)) {
-            // It ends within a moment; taking it must not hold up whoever drops us.
+            // The helper ends within a moment; reaping it must not block the dropping thread.
             std::thread::spawn(move || child.wait());
         }
     }
 }
 
-/// A trusted program that lives beside the cells, with the launcher's rights.
+/// A trusted program that runs beside the cells, with the launcher's rights.
 #[derive(Debug)]
 pub struct ProcessSpec {
     /// The program and its arguments.
     pub argv: Vec<OsString>,
     /// The whole environment.
     pub env: Vec<(OsString, OsString)>,
-    /// Where it starts; `/` when `None`.
+    /// Its working directory; `/` when `None`.
     pub cwd: Option<PathBuf>,
-    /// Its descriptors, each with the number it has there, at most 31. Standard input, output and
-    /// error are `/dev/null` unless given.
+    /// Its descriptors, each with its number in the program, at most 31. Standard input, output and error are
+    /// `/dev/null` unless given.
     pub fds: Vec<(OwnedFd, u32)>,
 }
 
@@ -118,19 +117,19 @@ pub struct LauncherProcess {
 }
 
 impl LauncherProcess {
-    /// The host's number of the process.
+    /// Returns the host's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The process itself.
+    /// Returns the pidfd of the process.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Kills the process. Returns at once, may be repeated.
+    /// Kills the process. Returns immediately, may be called again.
     pub fn kill(&self) {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
@@ -157,9 +156,8 @@ impl CellLauncher {
         Self::start_kind(CellKind::Strict).await
     }
 
-    /// Like [`CellLauncher::start`], for cells without isolation only. It works where nothing can be
-    /// isolated, and programs started by [`CellLauncher::start_process`] have the rights of the host
-    /// process, no more.
+    /// Like [`CellLauncher::start`], but only for cells without isolation. It works where nothing can be isolated, and
+    /// programs started by [`CellLauncher::start_process`] have exactly the rights of the host process.
     ///
     /// # Errors
     /// [`Error::Io`] when the helper cannot be started.
@@ -184,44 +182,44 @@ impl CellLauncher {
             plain: OnceCell::new(),
         };
         (inner.privilege, inner.host.landlock) = handshake(&link.socket).await?;
-        tokio::spawn(listen(Guard(link)));
+        tokio::spawn(listen(ListenGuard(link)));
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// With which rights cells are made.
+    /// Returns the rights with which cells are made.
     #[must_use]
     pub fn privilege(&self) -> Privilege {
         self.inner.privilege
     }
 
-    /// Whether the helper process is gone. It does not come back; start another.
+    /// Returns true once the helper process is gone. Start another launcher then.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.inner.link.replies.is_closed()
     }
 
-    /// Makes a cell and returns when it is completely set up. Many can be made at once.
+    /// Makes a cell, and returns when it is completely set up. Calls may run concurrently.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the kernel does not let us isolate; [`Error::Setup`] when a
-    /// step failed for another reason; [`Error::Invalid`] when the spec makes no sense;
-    /// [`Error::Closed`] when the launcher is gone. There is never a partial cell.
+    /// [`Error::Unavailable`] when the kernel does not allow isolation; [`Error::Setup`] when a step failed for another
+    /// reason; [`Error::Invalid`] when the spec is invalid; [`Error::Closed`] when the launcher is gone. There is never
+    /// a partial cell.
     ///
-    /// Dropping the future kills whatever came of it.
+    /// Dropping the future kills the cell, if one was made.
     pub async fn cell(&self, spec: &CellSpec) -> Result<Cell, Error> {
         match (spec.isolation, self.inner.privilege) {
-            (CellKind::Strict, Privilege::Plain) => Err(Error::Invalid(
-                "isolation is off here, and cells with isolation cannot be made".to_owned(),
-            )),
-            (CellKind::Off | CellKind::Confined, Privilege::Root | Privilege::User) => {
-                // Programs in it must have the rights of the host process, not of this launcher.
-                self.inner.plain.get_or_try_init(Self::start_off).await?.make(spec).await
+            (CellKind::Strict, Privilege::Plain) => {
+                Err(Error::Invalid("this launcher makes only cells without isolation".to_owned()))
             }
-            _ => self.make(spec).await,
+            (CellKind::Off | CellKind::Confined, Privilege::Root | Privilege::User) => {
+                // Its programs must have the rights of the host process, not of this launcher.
+                self.inner.plain.get_or_try_init(Self::start_off).await?.create(spec).await
+            }
+            _ => self.create(spec).await,
         }
     }
 
-    async fn make(&self, spec: &CellSpec) -> Result<Cell, Error> {
+    async fn create(&self, spec: &CellSpec) -> Result<Cell, Error> {
         let strict = spec.isolation == CellKind::Strict;
         let private = if strict { None } else { Some(PrivateDirectory::create()?) };
         let plan = match &private {
@@ -262,12 +260,12 @@ impl CellLauncher {
         let counts = if plan.counts_memory { socket_counts } else { None };
         layers.extend(counts.is_some().then_some("memory-watchdog"));
         let memory = spec.memory.map(|limit| (limit, counts));
-        let monitored =
+        let monitor_spec =
             MonitorSpec { memory, shares_user: self.inner.privilege != Privilege::Root };
-        let monitor = (strict && (monitored.memory.is_some() || monitored.shares_user))
-            .then(|| MemoryMonitor::start(monitored, &root))
+        let monitor = (strict && (monitor_spec.memory.is_some() || monitor_spec.shares_user))
+            .then(|| MemoryMonitor::start(monitor_spec, &root))
             .transpose()
-            .map_err(no_watch)?;
+            .map_err(monitor_error)?;
         layers.extend(group.iter().flat_map(|group| group.layers()));
         let limits = Limits {
             memory: spec.memory.unwrap_or(u64::MAX),
@@ -298,10 +296,10 @@ impl CellLauncher {
         Ok(Cell::new(ready, self.clone()))
     }
 
-    /// The steps that set up a cell like this, for people to read.
+    /// Returns the steps that set up a cell with this spec, for people to read.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the spec makes no sense.
+    /// [`Error::Invalid`] when the spec is invalid.
     pub fn plan(&self, spec: &CellSpec) -> Result<Plan, Error> {
         match spec.isolation {
             CellKind::Strict => {
@@ -317,11 +315,10 @@ impl CellLauncher {
         policy::confined(spec, &resolve(spec)?, &self.inner.host, directory)
     }
 
-    /// Starts a trusted program outside any cell: with the launcher's rights, exactly the given
-    /// descriptors, a session of its own and default signals. It dies with the launcher. In
-    /// [`Privilege::User`] that means inside the launcher's user namespace, with every capability
-    /// over the cells. What belongs to cells without isolation is started by a launcher of
-    /// [`CellLauncher::start_off`].
+    /// Starts a trusted program outside any cell: with the launcher's rights, exactly the given descriptors, a session
+    /// of its own and default signals. It dies with the launcher. In [`Privilege::User`] it runs inside the launcher's
+    /// user namespace, with every capability over the cells. Programs for cells without isolation are started by a
+    /// launcher of [`CellLauncher::start_off`].
     ///
     /// # Errors
     /// [`Error::Spawn`] when it does not start, [`Error::Invalid`] for NUL bytes and too many
@@ -331,12 +328,14 @@ impl CellLauncher {
         let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
         let payload = encode_program(&spec.argv, &spec.env, cwd, &[])?;
         if spec.fds.len() >= MAX_DESCRIPTORS || spec.fds.iter().any(|(_, number)| *number > 1000) {
-            return Err(Error::Invalid("too many descriptors, or too high a number".to_owned()));
+            return Err(Error::Invalid(
+                "too many descriptors, or a descriptor number above 1000".to_owned(),
+            ));
         }
         let file = (payload.len() > MAX_PACKET_SIZE - HEADER)
             .then(|| memfd::with_contents("arguments", &payload))
             .transpose()
-            .map_err(Error::io("cannot hold the arguments in memory"))?;
+            .map_err(Error::io("cannot make a memory file for the arguments"))?;
         let (request, reply) = self.inner.link.replies.register()?;
         let mut message = Writer::message(to_launcher::PROCESS);
         message.u32(request).u8(u8::from(file.is_some()));
@@ -367,7 +366,7 @@ impl CellLauncher {
         self.inner.link.socket.send(bytes, fds).await.map_err(|_| Error::Closed)
     }
 
-    /// Where groups for cells can be made.
+    /// Returns the hierarchies in which cgroups for cells can be made.
     fn cgroups(&self) -> &CgroupTree {
         self.inner.cgroups.get_or_init(|| match self.inner.privilege {
             Privilege::Root | Privilege::User => CgroupTree::detect(),
@@ -398,7 +397,7 @@ impl CellLauncher {
         }
         let plan = self.plan(spec)?;
         let prepared = Arc::new(prepare(&plan)?);
-        // What is mounted is open in the spec, and would stay so: nobody could unmount what it is on.
+        // A spec with mounts holds them open. Caching it would keep the host's file systems from being unmounted.
         if spec.mounts.is_empty() {
             *last = Some((spec.clone(), Arc::clone(&prepared)));
         }
@@ -409,33 +408,33 @@ impl CellLauncher {
 fn prepare(plan: &Plan) -> Result<Prepared, Error> {
     let bytes = plan.encode();
     let file = memfd::with_contents("plan", &bytes)
-        .map_err(Error::io("cannot hold the plan in memory"))?;
+        .map_err(Error::io("cannot make a memory file for the plan"))?;
     let (filter, layers) = (plan.filter().into(), plan.layers());
     let (rlimits, counts_memory) = (plan.rlimits(), plan.counts_memory());
     Ok(Prepared { file, length: length(bytes.len()), filter, layers, rlimits, counts_memory })
 }
 
-fn no_watch(source: io::Error) -> Error {
+fn monitor_error(source: io::Error) -> Error {
     if source.kind() != io::ErrorKind::Unsupported {
-        return Error::Io { context: "cannot watch the memory of the cell", source };
+        return Error::Io { context: "cannot monitor the memory of the cell", source };
     }
     Error::Unavailable {
-        missing: "a limit of memory takes a control group, or a kernel that tells what sockets hold"
+        missing: "a memory limit needs a control group, or a kernel that reports the memory of sockets"
             .to_owned(),
-        fix: "load the modules `unix_diag`, `tcp_diag` and `udp_diag`, run as root in the topmost control group, or leave \
-              the limit out"
+        fix: "load the modules `unix_diag`, `tcp_diag` and `udp_diag`, run as root in the topmost control group, or omit \
+              the limit"
             .to_owned(),
     }
 }
 
-/// Looks up what each bind is on the host. Parents come before what is inside them.
+/// Resolves each bind on the host. Parents come before paths inside them.
 fn resolve(spec: &CellSpec) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::with_capacity(spec.binds.len());
     for bind in &spec.binds {
         let refuse =
             |why: &str| Error::Invalid(format!("cannot bind {}: {why}", bind.source.display()));
         if !bind.source.is_absolute() || bind.source == Path::new("/") {
-            return Err(refuse("not an absolute path below the root"));
+            return Err(refuse("the path must be absolute and not /"));
         }
         let metadata =
             std::fs::metadata(&bind.source).map_err(|error| refuse(&error.to_string()))?;
@@ -448,17 +447,17 @@ fn resolve(spec: &CellSpec) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
-/// Held by the listening task. When that ends, for whatever reason, nobody may wait any longer.
-struct Guard(Arc<Link>);
+/// Held by the reading task. When the task ends, for whatever reason, every pending call must fail.
+struct ListenGuard(Arc<Link>);
 
-impl Drop for Guard {
+impl Drop for ListenGuard {
     fn drop(&mut self) {
         self.0.socket.shut_down();
         self.0.replies.close();
     }
 }
 
-async fn listen(guard: Guard) {
+async fn listen(guard: ListenGuard) {
     let link = &guard.0;
     while let Ok(Some(packet)) = link.socket.receive().await {
         if dispatch(link, packet).is_err() {

@@ -1,9 +1,8 @@
 //! Cells: processes isolated by Linux namespaces.
 //!
-//! A [`Cell`] has its own processes, files, network, users and limits. A [`CellLauncher`], one small
-//! helper process per host process, makes cells; each takes about a millisecond. The host
-//! application is never forked and never started again: the helper is a static program of a few
-//! dozen kilobytes, embedded in this library and run from memory.
+//! A [`Cell`] has its own processes, files, network, users and limits. A [`CellLauncher`], one small helper process per
+//! host process, makes cells; each takes about a millisecond. The host application is never forked and never
+//! re-executed: the helper is a static program of a few dozen kilobytes, embedded in this library and run from memory.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sandbox_isolation::Error> {
@@ -17,16 +16,16 @@
 //! # }
 //! ```
 //!
-//! # Life
+//! # Lifetime
 //!
-//! A cell ends when its last handle is dropped, when it is killed, and when the host process ends
-//! for whatever reason. With its first process everything in it ends; its files were memory.
-//! Every pending call then fails with [`Error::Closed`]; none hangs.
+//! A cell ends when its last handle is dropped, when it is killed, and when the host process ends for whatever reason.
+//! Its processes end with its first process; its files are in memory. Every pending call then fails with
+//! [`Error::Closed`]; none hangs.
 //!
-//! # Where it works
+//! # Requirements
 //!
-//! As root, or as any user where unprivileged user namespaces are allowed. [`probe`] finds out by
-//! making a cell, and says what is missing and how to get it.
+//! Cells work as root, and as any user where unprivileged user namespaces are allowed. [`probe`] tests this by making a
+//! cell, and reports what is missing and how to enable it.
 #![cfg(target_os = "linux")]
 
 mod async_fd;

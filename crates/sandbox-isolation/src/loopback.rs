@@ -1,4 +1,4 @@
-//! Connections from outside to what listens in a cell.
+//! Connections from outside to servers in a cell.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,26 +13,27 @@ use crate::spec::CellKind;
 use crate::wire::Writer;
 
 impl Cell {
-    /// A socket for a TCP connection over IPv4 in the network of the cell, neither bound nor connected. It does not block.
+    /// Makes a socket for a TCP connection over IPv4 in the network of the cell, neither bound nor connected, and
+    /// non-blocking.
     ///
-    /// A socket stays in the network in which it was made, so this one leads to what listens on the loopback of the cell,
-    /// and nowhere that code in the cell could not get to. It does not keep the cell alive.
+    /// A socket belongs to the network in which it was made, so this one reaches servers on the loopback of the cell,
+    /// and nothing that code in the cell could not reach. It does not keep the cell alive.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a cell that has the network of this host; [`Error::Closed`] when the cell is gone;
     /// [`Error::Io`] when no socket can be made.
     ///
     /// # Cancellation
-    /// A socket that is made all the same is closed.
+    /// A socket that was already made is closed.
     pub async fn tcp_socket(&self) -> Result<OwnedFd, Error> {
         self.stream_socket(false).await
     }
 
-    /// Connects to what listens on that port of the cell's own loopback, in either kind of address, whatever the host
-    /// listens on. The connection does not keep the cell alive.
+    /// Connects to a server on that port of the cell's own loopback, over IPv4 or IPv6, independent of servers on the
+    /// host. The connection does not keep the cell alive.
     ///
     /// # Errors
-    /// The last attempt's: nothing listens there, the cell is gone, or it has the network of this host.
+    /// The error of the last attempt: nothing listens there, the cell is gone, or it has the network of this host.
     ///
     /// # Cancellation
     /// No connection is left.
@@ -40,7 +41,7 @@ impl Cell {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         match self.connect(address).await {
             Ok(stream) => Ok(stream),
-            // Programs that are told `localhost` may listen on `::1` alone.
+            // Programs configured with `localhost` may listen only on `::1`.
             Err(error) => {
                 self.connect(SocketAddr::from((Ipv6Addr::LOCALHOST, port))).await.map_err(|_| error)
             }
@@ -50,7 +51,7 @@ impl Cell {
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let over_ipv6 = matches!(address.ip(), IpAddr::V6(_));
         let socket = self.stream_socket(over_ipv6).await.map_err(io::Error::other)?;
-        // It is not connected yet; the type only says what it is a descriptor of.
+        // The socket is not connected yet; the type only states what the descriptor is.
         let socket = TcpSocket::from_std_stream(socket.into());
         let stream = socket.connect(address).await?;
         stream.set_nodelay(true)?;
@@ -59,7 +60,7 @@ impl Cell {
 
     async fn stream_socket(&self, over_ipv6: bool) -> Result<OwnedFd, Error> {
         if self.kind() != CellKind::Strict {
-            return Err(Error::Invalid("a network of its own".to_owned()));
+            return Err(Error::Invalid("this cell has no network of its own".to_owned()));
         }
         let link = self.link();
         let (request, reply) = link.replies.register()?;

@@ -1,4 +1,4 @@
-//! Files in memory, passed by descriptor.
+//! Memory files, passed by descriptor.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -7,17 +7,17 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 
-/// A memory file with these contents.
+/// Makes a memory file with these contents.
 pub(crate) fn with_contents(name: &str, contents: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     fill(memfd_create(name, flags)?, contents)
 }
 
-/// A memory file with these contents that can be executed.
+/// Makes an executable memory file with these contents.
 pub(crate) fn executable(name: &str, contents: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     let fd = match memfd_create(name, flags | MemfdFlags::EXEC) {
-        // Kernels before 6.3 have no such flag; there every memory file can be executed.
+        // Kernels before 6.3 have no such flag; there every memory file is executable.
         Err(Errno::INVAL) => memfd_create(name, flags),
         outcome => outcome,
     }?;

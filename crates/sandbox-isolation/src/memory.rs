@@ -1,14 +1,14 @@
-//! A limit on the memory of a whole cell where no control group keeps it: a thread adds up what the processes have,
-//! ten times a second, and ends the largest.
+//! Limits the memory of a whole cell where no control group does: a thread adds up the memory of its processes ten
+//! times a second, and kills the largest.
 //!
-//! One process alone cannot get past the limit meanwhile, because it has a limit of its own in the kernel. Where each of
-//! them is gone before it can be ended, and has left its memory to the next, all are stopped and looked at then. What is
-//! added up is private memory, shared by as many as have it, shared memory or files, whichever is more, because a file that
-//! is mapped would otherwise count twice; and what the kernel holds for processes: what waits in sockets and pipes, and
-//! what epolls watch.
+//! Between two scans a single process cannot exceed the limit, because the kernel limits each process. If processes
+//! exit before they can be killed, and leave their memory to the next ones, all are stopped and scanned then. The sum
+//! contains private memory; shared memory or files, whichever is larger, because mapped files would count twice, with
+//! each process charged its share; and memory that the kernel holds for processes: data in sockets and pipes, and epoll
+//! watches.
 //!
-//! Some of the latter the kernel counts for each user of the host. Where the cell's user is one, the same thread sees to it
-//! that the others have some left.
+//! The kernel counts pipes and epoll watches per user of the host. Where the cell runs as such a user, the same thread
+//! leaves some of that quota to the user's other processes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,60 +34,61 @@ mod scan_budget;
 mod sockets;
 mod stop_guard;
 
-/// How often memory is added up.
+/// Interval between two scans.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Adding up may take that part of the time, so that many large processes do not keep a processor busy.
+/// Idle time per scan time, so that many large processes do not keep a processor busy.
 const IDLE_RATIO: u32 = 10;
 
-/// A cell that takes longer than this to look at waits alone for what it took more, so that none keeps the others from
-/// being looked at.
+/// A scan within this time is not throttled. Time beyond it delays only the next scan of the same cell, not those of
+/// other cells.
 const QUICK_SCAN: Duration = Duration::from_millis(1);
 
-/// How often a cell is looked at in a row. One process can follow another so quickly that its number leads nowhere by the
-/// time it is read, or by the time it is to be ended.
+/// Maximum number of consecutive scans. Processes can succeed each other so quickly that a process id is stale by the
+/// time it is read or killed.
 const SCAN_ATTEMPTS: usize = 4;
 
-/// Ended processes that nobody has asked about. Who does not ask in time is not told.
+/// Maximum number of records of killed processes whose exit no caller has asked about; older ones are dropped.
 const MAX_ENDED_RECORDS: usize = 1024;
 
-/// Where only what is counted for the user is looked at, that is enough; a cell that could have too much is looked at as
-/// often as others.
+/// Interval between scans that only check the quota of the user; a cell that may be close to it is scanned more often.
 const SHARED_USER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What may wait in sockets for interfaces where a control group counts all else, in bytes. An answer takes a few thousand.
+/// Limit on data in netlink sockets where a control group counts everything else, in bytes. An answer takes a few
+/// thousand.
 const MAX_NETLINK_MEMORY: u64 = 8 << 20;
 
-/// What is watched of a cell.
+/// Resources of a cell to monitor.
 #[derive(Debug)]
 pub(crate) struct MonitorSpec {
-    /// Its limit of memory, and the socket by which the kernel tells of its sockets. Without one, a control group keeps the
-    /// limit, and only what waits in sockets for interfaces is counted.
+    /// The cell's memory limit, and the socket that lists the cell's sockets. Without that socket, a control group
+    /// enforces the limit, and only data in netlink sockets is counted.
     pub(crate) memory: Option<(u64, Option<OwnedFd>)>,
-    /// Its user is a user of the host.
+    /// True when the cell runs as a user of the host.
     pub(crate) shares_user: bool,
 }
 
-/// A cell whose memory is added up, or what the kernel counts for its user, or both.
+/// Monitors the memory of a cell, its use of the user's quota, or both.
 #[derive(Debug)]
 pub(crate) struct MemoryMonitor {
     memory: Option<MemoryLimit>,
     share: Option<Share>,
     processes: OwnedFd,
-    /// The file systems in memory of the cell.
+    /// The in-memory file systems of the cell.
     files: Vec<OwnedFd>,
     ended: Mutex<BTreeSet<u32>>,
-    /// How many processes were ended for their memory.
+    /// Number of processes killed for the memory limit.
     memory_ends: AtomicU64,
-    /// When it may be looked at again.
+    /// Earliest time of the next scan.
     next: Mutex<Instant>,
-    /// Whether all of its processes are held still. Locked while they are being stopped, so that they go on as they were.
+    /// True while the cell is paused. Locked while processes are being stopped, so that each returns to its previous
+    /// state.
     paused: tokio::sync::Mutex<bool>,
-    /// Its memory is being counted exactly, by a thread of its own.
+    /// True while a thread of its own measures the memory exactly.
     counting: AtomicBool,
 }
 
-/// A limit of memory, in bytes, and the way to ask for sockets; none where those for interfaces alone count.
+/// A memory limit, in bytes, and the source of socket memory; `None` where only netlink sockets count.
 #[derive(Debug)]
 struct MemoryLimit {
     limit: u64,
@@ -109,21 +110,21 @@ impl MemoryLimit {
     }
 }
 
-/// What a cell has at most.
+/// Upper bounds of a cell's use.
 #[derive(Clone, Copy, Debug, Default)]
 struct UsageEstimate {
-    /// It has more memory than its limit.
+    /// True when the bound exceeds the memory limit.
     memory: bool,
-    /// Its descriptors, of which several can be the same.
+    /// Number of descriptors, duplicates included.
     descriptors: u64,
 }
 
 impl MemoryMonitor {
-    /// Begins to watch the cell with this root directory.
+    /// Starts monitoring the cell with this root directory.
     pub(crate) fn start(spec: MonitorSpec, root: impl AsFd) -> io::Result<Arc<Self>> {
-        let watched = Arc::new(Self::new(spec, root)?);
-        list().add(&watched)?;
-        Ok(watched)
+        let monitor = Arc::new(Self::new(spec, root)?);
+        list().add(&monitor)?;
+        Ok(monitor)
     }
 
     fn new(spec: MonitorSpec, root: impl AsFd) -> io::Result<Self> {
@@ -142,22 +143,23 @@ impl MemoryMonitor {
         })
     }
 
-    /// Whether its processes are held still, for who has them stopped or go on. Nothing else does meanwhile.
+    /// Returns the paused state, locked by pause and resume. The monitor stops no process while it is locked.
     pub(crate) fn paused(&self) -> &tokio::sync::Mutex<bool> {
         &self.paused
     }
 
-    /// Whether this process, as the cell counts, was ended for its memory. Says so once.
+    /// Returns whether this process, by its id in the cell, was killed for the memory limit. Returns true once per
+    /// process.
     pub(crate) fn has_ended(&self, pid: u32) -> bool {
         self.ended().remove(&pid)
     }
 
-    /// Whether the whole cell was.
+    /// Returns whether the whole cell was killed.
     pub(crate) fn has_ended_all(&self) -> bool {
         self.ended().contains(&FIRST)
     }
 
-    /// How many processes were ended for their memory.
+    /// Returns the number of processes killed for the memory limit.
     pub(crate) fn memory_ends(&self) -> u64 {
         self.memory_ends.load(Ordering::Acquire)
     }
@@ -166,27 +168,27 @@ impl MemoryMonitor {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the cell if it is time to. How long that took others who wait for it.
+    /// Scans the cell if a scan is due. Returns the time that the scan took, up to [`QUICK_SCAN`].
     fn poll(self: &Arc<Self>) -> Duration {
-        let begin = Instant::now();
-        if *self.next() > begin || self.counting.load(Ordering::Acquire) {
+        let started = Instant::now();
+        if *self.next() > started || self.counting.load(Ordering::Acquire) {
             return Duration::ZERO;
         }
-        // What is gone is no longer held by its handle, and so leaves the list.
-        let rough = self.estimate().unwrap_or_default();
+        // An error means that the cell has ended; its handle drops the monitor, which then leaves the list.
+        let estimate = self.estimate().unwrap_or_default();
         let exceeded = |count| self.share.is_some_and(|share| share.may_be_exceeded_by(count));
-        if rough.memory || exceeded(rough.descriptors) {
+        if estimate.memory || exceeded(estimate.descriptors) {
             self.enforce_in_background();
         }
-        let busy = self.rest(begin.elapsed());
-        if self.memory.is_none() && !exceeded(rough.descriptors.saturating_mul(2)) {
-            *self.next() = begin + SHARED_USER_POLL_INTERVAL;
+        let busy = self.throttle(started.elapsed());
+        if self.memory.is_none() && !exceeded(estimate.descriptors.saturating_mul(2)) {
+            *self.next() = started + SHARED_USER_POLL_INTERVAL;
         }
         busy.min(QUICK_SCAN)
     }
 
-    /// Keeps away from the cell for as long as is fair after having been busy with it.
-    fn rest(&self, busy: Duration) -> Duration {
+    /// Schedules the next scan in proportion to the time of this one.
+    fn throttle(&self, busy: Duration) -> Duration {
         *self.next() = Instant::now() + busy.saturating_sub(QUICK_SCAN) * IDLE_RATIO;
         busy
     }
@@ -195,30 +197,30 @@ impl MemoryMonitor {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all memory is added up here.
+    /// Returns true when the monitor counts all memory, not only netlink sockets.
     fn counts_all(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.sockets.is_some())
     }
 
-    /// An error means that the cell is gone.
+    /// Computes upper bounds cheaply. An error means that the cell is gone.
     fn estimate(&self) -> io::Result<UsageEstimate> {
         let in_sockets = match &self.memory {
             Some(memory) => memory.count_sockets(&self.processes)?.total(),
             None => 0,
         };
-        let mut most = UsageEstimate::default();
+        let mut max = UsageEstimate::default();
         let counts_all = self.counts_all();
         if let Some(memory) = self.memory.as_ref().filter(|_| !counts_all) {
-            most.memory = in_sockets > memory.limit;
+            max.memory = in_sockets > memory.limit;
             if self.share.is_none() {
-                return Ok(most);
+                return Ok(max);
             }
         }
         for _ in 0..SCAN_ATTEMPTS {
             let (mut all, mut descriptors) = (Vec::new(), 0);
-            let gone = processes::each(&self.processes, |pid| {
+            let gone = processes::for_each(&self.processes, |pid| {
                 if counts_all {
-                    let has = processes::read_roughly(&self.processes, pid);
+                    let has = processes::read_estimate(&self.processes, pid);
                     all.extend(has);
                     descriptors += descriptors::count(&self.processes, pid);
                     return has.is_some();
@@ -226,32 +228,32 @@ impl MemoryMonitor {
                 descriptors += descriptors::count(&self.processes, pid);
                 true
             })?;
-            most.descriptors = most.descriptors.max(descriptors);
+            max.descriptors = max.descriptors.max(descriptors);
             if let Some(memory) = self.memory.as_ref().filter(|_| counts_all) {
                 let held = in_sockets.saturating_add(max_kernel_memory(descriptors));
-                most.memory |= total(&all, self.used()?).saturating_add(held) > memory.limit;
+                max.memory |= total(&all, self.file_bytes()?).saturating_add(held) > memory.limit;
             }
-            if gone == 0 || most.memory {
+            if gone == 0 || max.memory {
                 break;
             }
         }
-        Ok(most)
+        Ok(max)
     }
 
-    /// Counts exactly on a thread of its own: code can make that slow.
+    /// Measures exactly and enforces the limit on a thread of its own: code can make that slow.
     fn enforce_in_background(self: &Arc<Self>) {
         self.counting.store(true, Ordering::Release);
-        let watched = Arc::clone(self);
+        let monitor = Arc::clone(self);
         let count = move || {
-            let (begin, before) = (Instant::now(), watched.memory_ends());
-            let _ = watched.enforce();
-            let busy = begin.elapsed();
-            watched.rest(busy);
-            if watched.memory_ends() > before {
-                // Where there was too much there soon is again.
-                *watched.next() = Instant::now() + busy;
+            let (started, before) = (Instant::now(), monitor.memory_ends());
+            let _ = monitor.enforce();
+            let busy = started.elapsed();
+            monitor.throttle(busy);
+            if monitor.memory_ends() > before {
+                // A cell that exceeded its limit will soon do so again.
+                *monitor.next() = Instant::now() + busy;
             }
-            watched.counting.store(false, Ordering::Release);
+            monitor.counting.store(false, Ordering::Release);
         };
         if thread::Builder::new().name("memory-count".to_owned()).spawn(count).is_err() {
             let _ = self.enforce();
@@ -259,35 +261,36 @@ impl MemoryMonitor {
         }
     }
 
-    /// Ends the largest processes when there is too much. Where what has it is another process each time, all are stopped
-    /// meanwhile; and when that cannot be done, all are ended. An error means that the cell is gone.
+    /// Kills the largest processes while the limit is exceeded. If processes succeed each other too quickly, all are
+    /// stopped first; if that fails, the whole cell is killed. An error means that the cell is gone.
     fn enforce(&self) -> io::Result<()> {
         for _ in 0..SCAN_ATTEMPTS {
-            if self.end_the_largest()? {
+            if self.kill_largest()? {
                 return Ok(());
             }
         }
-        // On a thread of ours, which may wait.
+        // This thread may block.
         let paused = self.paused.blocking_lock();
         let stopped = (!*paused).then(|| StopGuard::stop_all(&self.processes)).transpose()?;
-        if !self.end_the_largest()? && !stopped.is_some_and(|stopped| stopped.is_whole()) {
-            self.end_for_memory(FIRST);
+        if !self.kill_largest()? && !stopped.is_some_and(|stopped| stopped.is_complete()) {
+            self.kill_for_memory(FIRST);
         }
         Ok(())
     }
 
-    /// `false`: some had gone before they were looked at, or before they could be ended.
-    fn end_the_largest(&self) -> io::Result<bool> {
-        // Meanwhile code goes on to take memory. What is not looked at in time counts for what it has at most.
+    /// Kills the largest processes. Returns false if some exited before they could be scanned or killed.
+    fn kill_largest(&self) -> io::Result<bool> {
+        // Code allocates more memory meanwhile. Processes that are not scanned in time count by their upper bounds.
         let budget = ScanBudget::start();
         let mut all: Vec<MemoryUse> = Vec::new();
         let counts_all = self.counts_all();
-        let gone = processes::each(&self.processes, |pid| {
-            // At once: what has gone by then is shared by fewer, and what it had may be another one's.
+        let gone = processes::for_each(&self.processes, |pid| {
+            // Read at once: later, exited processes would share memory with fewer others, and a process id could be
+            // reused.
             let has = match budget.is_spent() {
                 _ if !counts_all => Some(MemoryUse { pid, ..MemoryUse::default() }),
-                false => processes::read_exactly(&self.processes, pid),
-                true => processes::read_roughly(&self.processes, pid),
+                false => processes::read_exact_use(&self.processes, pid),
+                true => processes::read_estimate(&self.processes, pid),
             };
             all.extend(has);
             has.is_some()
@@ -299,43 +302,43 @@ impl MemoryMonitor {
         let mut open: Vec<_> = open.collect();
         if let Some(share) = self.share {
             for pid in share.select_excess(&open) {
-                self.end(pid);
+                self.kill(pid);
                 open.retain(|process| process.pid != pid);
                 all.retain(|has| has.pid != pid);
             }
         }
         let Some(memory) = &self.memory else { return Ok(true) };
-        let files = if counts_all { self.used()? } else { 0 };
+        let files = if counts_all { self.file_bytes()? } else { 0 };
         let sockets = memory.count_sockets(&self.processes)?;
         if !counts_all {
             open.iter_mut().for_each(Process::keep_sockets_only);
         }
-        // Whoever has gone hides nothing.
-        open.retain(|process| processes::is_there(&self.processes, process.pid));
+        // A process that has exited hides nothing.
+        open.retain(|process| processes::exists(&self.processes, process.pid));
         charge(&mut all, &open, &sockets);
         all.sort_by_key(|has| has.all());
         let mut all_were_there = gone == 0;
         while total(&all, files) > memory.limit {
             let Some(largest) = all.pop() else { break };
-            all_were_there &= self.end_for_memory(largest.pid);
+            all_were_there &= self.kill_for_memory(largest.pid);
         }
         Ok(all_were_there)
     }
 
-    /// Bytes in the files of the cell.
-    fn used(&self) -> io::Result<u64> {
-        self.files.iter().map(processes::used).sum()
+    /// Returns the bytes in the cell's in-memory files.
+    fn file_bytes(&self) -> io::Result<u64> {
+        self.files.iter().map(processes::used_bytes).sum()
     }
 
-    fn end_for_memory(&self, pid: u32) -> bool {
+    fn kill_for_memory(&self, pid: u32) -> bool {
         let mut ended = self.ended();
         if ended.len() >= MAX_ENDED_RECORDS {
             ended.pop_first();
         }
         ended.insert(pid);
-        // Whoever hears of the end finds it counted.
+        // Counted first, so that a caller that learns of the exit finds the kill counted.
         self.memory_ends.fetch_add(1, Ordering::AcqRel);
-        let was_there = self.end(pid);
+        let was_there = self.kill(pid);
         if !was_there {
             ended.remove(&pid);
             self.memory_ends.fetch_sub(1, Ordering::AcqRel);
@@ -343,13 +346,13 @@ impl MemoryMonitor {
         was_there
     }
 
-    fn end(&self, pid: u32) -> bool {
+    fn kill(&self, pid: u32) -> bool {
         let process = processes::open(&self.processes, pid);
         process.is_some_and(|process| pidfd_send_signal(process, Signal::KILL).is_ok())
     }
 }
 
-/// All cells that are watched, by one thread as long as there are any.
+/// All monitored cells. One thread serves them while there are any.
 #[derive(Debug)]
 struct List {
     cells: Vec<Weak<MemoryMonitor>>,
@@ -363,16 +366,16 @@ fn list() -> MutexGuard<'static, List> {
 }
 
 impl List {
-    fn add(&mut self, watched: &Arc<MemoryMonitor>) -> io::Result<()> {
+    fn add(&mut self, monitor: &Arc<MemoryMonitor>) -> io::Result<()> {
         if !self.running {
             thread::Builder::new().name("memory-watch".to_owned()).spawn(run)?;
             self.running = true;
         }
-        self.cells.push(Arc::downgrade(watched));
+        self.cells.push(Arc::downgrade(monitor));
         Ok(())
     }
 
-    /// The next time's work; `None` when there is no more.
+    /// Returns the cells to scan; `None` when none is left.
     fn next(&mut self) -> Option<Vec<Weak<MemoryMonitor>>> {
         self.cells.retain(|cell| cell.strong_count() > 0);
         self.running = !self.cells.is_empty();
@@ -396,21 +399,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_that_takes_long_waits_and_holds_nobody_up() {
+    fn a_slow_scan_delays_only_its_own_cell() {
         let host = File::open("/").unwrap();
         let domain = rustix::net::AddressFamily::NETLINK;
         let diagnosis = Some(rustix::net::netlink::SOCK_DIAG);
         let kernel = rustix::net::socket(domain, rustix::net::SocketType::RAW, diagnosis).unwrap();
         let spec = MonitorSpec { memory: Some((u64::MAX, Some(kernel))), shares_user: false };
         let cell = Arc::new(MemoryMonitor::new(spec, &host).unwrap());
-        cell.rest(QUICK_SCAN);
-        assert!(*cell.next() <= Instant::now(), "as often as any other");
+        cell.throttle(QUICK_SCAN);
+        assert!(*cell.next() <= Instant::now(), "a quick scan is not throttled");
         let second = Duration::from_secs(1);
-        cell.rest(second);
+        cell.throttle(second);
         assert!(*cell.next() > Instant::now() + second * (IDLE_RATIO - 1));
         let next = *cell.next();
         assert_eq!(cell.poll(), Duration::ZERO);
-        assert_eq!(*cell.next(), next, "it was not looked at");
+        assert_eq!(*cell.next(), next, "it was not scanned");
         *cell.next() = Instant::now();
         let busy = cell.poll();
         assert!(!busy.is_zero() && busy <= QUICK_SCAN, "{busy:?}");

@@ -1,4 +1,4 @@
-//! Files of the host that a cell is given.
+//! Files of the host that are mounted in a cell.
 
 use std::fs;
 use std::hash::{Hash, Hasher};
@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, open, statx};
 
-/// A file or a directory of the host, opened, for a strict cell.
+/// An opened file or directory of the host, to mount in a strict cell.
 ///
-/// What is open here is what is mounted: the cell's set-up looks it up again by its real path, follows no link, and fails
-/// when it finds anything else. Whoever judges [`HostMount::source`] has judged what code will see.
+/// The cell's set-up opens the real path again without following links, and fails unless it finds the same file. So a
+/// check of [`HostMount::source`] is a check of what code will see.
 #[derive(Clone, Debug)]
 pub struct HostMount {
     held: Arc<OwnedFd>,
     pub(crate) facts: Facts,
 }
 
-/// What is compared of a mount, and what its set-up goes by.
+/// The data of a mount that are compared, and that its set-up uses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Facts {
     pub(crate) source: PathBuf,
@@ -29,17 +29,17 @@ pub(crate) struct Facts {
     /// Major and minor number of its device.
     pub(crate) device: (u32, u32),
     pub(crate) inode: u64,
-    /// Who owns it on the host.
+    /// Its owner and group on the host.
     pub(crate) owner: (u32, u32),
 }
 
 impl HostMount {
-    /// Opens `source`, an absolute path on the host whose links are followed, to be seen at `target`.
+    /// Opens `source`, an absolute path on the host whose links are followed, to mount at `target`.
     ///
     /// # Errors
-    /// Those of the kernel; `InvalidInput` for what is neither a regular file nor a directory.
+    /// Errors of the kernel; `InvalidInput` for a file that is neither regular nor a directory.
     pub fn open(source: &Path, target: &Path, writable: bool) -> io::Result<Self> {
-        // Nothing is opened in earnest, so neither a FIFO nor a device notices.
+        // `O_PATH` has no effect on a FIFO or a device.
         let held = open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let found = statx(&held, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
         let directory = match FileType::from_raw_mode(found.stx_mode.into()) {
@@ -51,10 +51,13 @@ impl HostMount {
             }
         };
         let source = fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd()))?;
-        // A name that is gone or was reused would be found out by the set-up; here it can still be said.
+        // The set-up would also fail for a path that was removed or replaced; here the error can say so.
         let again = statx(CWD, &source, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)?;
         if identity(&again) != identity(&found) {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "was replaced meanwhile"));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "was replaced while it was opened",
+            ));
         }
         let (device, inode) = identity(&found);
         let facts = Facts {
@@ -69,32 +72,32 @@ impl HostMount {
         Ok(Self { held: Arc::new(held), facts })
     }
 
-    /// Its path on the host, without links.
+    /// Returns the path on the host, without links.
     #[must_use]
     pub fn source(&self) -> &Path {
         &self.facts.source
     }
 
-    /// Where code sees it.
+    /// Returns the path in the cell.
     #[must_use]
     pub fn target(&self) -> &Path {
         &self.facts.target
     }
 
-    /// Whether code may change it.
+    /// Returns true when code may change the files.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.facts.writable
     }
 
-    /// What was opened, with `O_PATH`.
+    /// Returns the descriptor, opened with `O_PATH`.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.held.as_fd()
     }
 }
 
-/// The same file to the same end. While one of them is there, no other file can have its number.
+/// Compares the file and its use. While one of the two is open, its inode number cannot be reused.
 impl PartialEq for HostMount {
     fn eq(&self, other: &Self) -> bool {
         self.facts == other.facts
@@ -118,7 +121,7 @@ fn name(kind: FileType) -> &'static str {
         FileType::Socket => "socket",
         FileType::Fifo => "FIFO",
         FileType::CharacterDevice | FileType::BlockDevice => "device",
-        _ => "file of an unusual kind",
+        _ => "file of an unknown kind",
     }
 }
 
@@ -130,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_real_path_is_what_can_be_judged() {
+    fn the_source_is_the_real_path() {
         let folder = tempfile::tempdir().unwrap();
         let real = folder.path().canonicalize().unwrap().join("real");
         fs::create_dir(&real).unwrap();
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_and_directories_are_taken() {
+    fn only_files_and_directories_can_be_mounted() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let _listener = UnixListener::bind(&socket).unwrap();

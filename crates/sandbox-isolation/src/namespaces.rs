@@ -1,4 +1,4 @@
-//! Whether a cell is in namespaces of its own: what the kernel says, and not what it was asked for.
+//! Verifies that a cell is in namespaces of its own, by the kernel's report and not by the request.
 
 use std::ffi::{CStr, OsStr};
 use std::fs;
@@ -12,10 +12,10 @@ use crate::diagnosis;
 use crate::error::Error;
 use crate::protocol::NAMESPACES;
 
-/// The number of each, in the order of [`NAMESPACES`].
+/// The inode number of each namespace, in the order of [`NAMESPACES`].
 pub(crate) type Numbers = [u64; NAMESPACES.len()];
 
-/// Those of this process.
+/// Returns the namespaces of this process.
 fn own() -> Result<Numbers, Error> {
     let mut numbers = [0; NAMESPACES.len()];
     for (number, kind) in numbers.iter_mut().zip(NAMESPACES) {
@@ -24,7 +24,7 @@ fn own() -> Result<Numbers, Error> {
     Ok(numbers)
 }
 
-/// A link that leads nowhere, such as `net:[4026531840]`.
+/// Parses a link such as `net:[4026531840]`.
 fn number_of(kind: &CStr) -> io::Result<u64> {
     let link = fs::read_link(Path::new("/proc/self/ns").join(OsStr::from_bytes(kind.to_bytes())))?;
     let link = link.to_string_lossy();
@@ -34,10 +34,10 @@ fn number_of(kind: &CStr) -> io::Result<u64> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, link.into_owned()))
 }
 
-/// Refuses a cell that is in a namespace of this process.
+/// Refuses a cell that shares a namespace with this process.
 ///
 /// # Errors
-/// `Unavailable` with the kind.
+/// `Unavailable`, with the kind of namespace.
 pub(crate) fn verify(of_cell: &Numbers) -> Result<(), Error> {
     differ(of_cell, &own()?)
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_the_host_is_told_by_its_kind() {
+    fn a_shared_namespace_is_named() {
         let host = own().unwrap();
         let cell = host.map(|number| number + 1);
         differ(&cell, &host).unwrap();

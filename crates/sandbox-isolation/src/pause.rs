@@ -1,4 +1,4 @@
-//! Holding all processes of a cell still.
+//! Pausing and resuming all processes of a cell.
 
 use tokio::sync::MutexGuard;
 
@@ -7,37 +7,39 @@ use crate::error::Error;
 use crate::protocol::to_cell;
 
 impl Cell {
-    /// Has the first process stop all others, as by `SIGSTOP`, also those that come to be meanwhile, and start none. It goes
-    /// on itself, and ends with them when this process does. Without isolation these are the processes below it and below
-    /// those that it has adopted.
+    /// Pauses all processes but the first, as by `SIGSTOP`, including those that are started meanwhile, and refuses new
+    /// programs. The first process keeps running, and ends the cell when this process ends. Without isolation the
+    /// processes are those below the first process and below those it has adopted.
     ///
     /// # Errors
-    /// [`Error::Io`] when they do not stop, and then they go on; [`Error::Closed`] when the cell is gone.
+    /// [`Error::Io`] when some processes do not stop, and then all are resumed; [`Error::Closed`] when the cell is
+    /// gone.
     ///
     /// # Cancellation
-    /// They may be stopped.
+    /// The processes may be paused.
     pub async fn pause(&self) -> Result<(), Error> {
         self.set_paused(to_cell::PAUSE, true).await
     }
 
-    /// Has them go on, but for those that had been stopped before. When nothing holds them that is no error.
+    /// Resumes all processes except those that were already stopped before the pause. Has no effect on a cell that is
+    /// not paused.
     ///
     /// # Errors
     /// [`Error::Closed`] when the cell is gone.
     ///
     /// # Cancellation
-    /// They may go on.
+    /// The processes may be resumed.
     pub async fn resume(&self) -> Result<(), Error> {
         self.set_paused(to_cell::RESUME, false).await
     }
 
     async fn set_paused(&self, request: u8, pause: bool) -> Result<(), Error> {
         let link = self.link();
-        // What counts the memory of the cell may have stopped some of them, and has them go on before.
+        // The memory monitor may have stopped some processes; wait until it has resumed them.
         let mut paused: Option<MutexGuard<'_, bool>> = None;
         if let Some(monitor) = link.monitor() {
             let mut locked = monitor.paused().lock().await;
-            // Also when this is given up half-way.
+            // Set early, in case this future is dropped.
             *locked = true;
             paused = Some(locked);
         }

@@ -1,4 +1,4 @@
-//! Who waits for which answer.
+//! Matches replies to pending requests.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::error::Error;
 
-/// Requests that wait for their answer. Once closed, every request fails.
+/// Pending requests. After `close`, every request fails.
 #[derive(Debug)]
 pub(crate) struct PendingReplies<T>(Mutex<State<T>>);
 
@@ -27,14 +27,14 @@ impl<T> PendingReplies<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A fresh request number and where its answer will arrive.
+    /// Returns a new request number and the receiver of its reply.
     pub(crate) fn register(&self) -> Result<(u32, oneshot::Receiver<T>), Error> {
         let mut state = self.state();
         if state.closed {
             return Err(Error::Closed);
         }
         let (sender, receiver) = oneshot::channel();
-        // Numbers of long-lived requests may still be in use when the counter comes round.
+        // Numbers of long-lived requests may still be in use when the counter wraps.
         while {
             state.next = state.next.wrapping_add(1);
             state.waiting.contains_key(&state.next)
@@ -44,19 +44,19 @@ impl<T> PendingReplies<T> {
         Ok((id, receiver))
     }
 
-    /// Delivers an answer. A request whose caller went away is no mistake.
+    /// Delivers a reply. Ignores requests whose caller was dropped.
     pub(crate) fn resolve(&self, id: u32, answer: T) {
         if let Some(sender) = self.state().waiting.remove(&id) {
             let _ = sender.send(answer);
         }
     }
 
-    /// Whether every request fails.
+    /// Returns true once every request fails.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().closed
     }
 
-    /// Fails every request, now and later.
+    /// Fails every pending and future request.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;

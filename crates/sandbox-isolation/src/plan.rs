@@ -13,10 +13,10 @@ use crate::protocol::op;
 use crate::spec::Rlimit;
 use crate::wire::{Writer, length};
 
-/// Who owns a directory made in a cell.
+/// Owner of a directory made in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Nobody in the cell, if the launcher is root; see [`Op::Restrict`] for when it is not.
+    /// No user of the cell, if the launcher is root; see [`Op::Restrict`] for other launchers.
     Outside,
     /// The user of the cell.
     Cell,
@@ -43,7 +43,7 @@ impl fmt::Display for Attributes {
     }
 }
 
-/// One operation. The helper carries them out in order, and the first failure ends the cell.
+/// One operation. The helper executes the operations in order, and the first failure ends the cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     PrivateMounts,
@@ -71,7 +71,7 @@ pub(crate) enum Op {
         directory: bool,
         attributes: Attributes,
     },
-    /// Something of the host that somebody asked for by name.
+    /// A file or directory of the host that the caller named.
     HostMount(Facts),
     Mount {
         kind: &'static str,
@@ -84,8 +84,8 @@ pub(crate) enum Op {
         path: PathBuf,
         optional: bool,
     },
-    /// Action a mount attributes. Where the launcher is not root, the user of the cell owns even what
-    /// he must not change; the attributes of a mount are what holds there.
+    /// Sets attributes of a mount. If the launcher is not root, the user of the cell owns even the files that must not
+    /// change; only the attributes of their mount protect them.
     Restrict {
         path: PathBuf,
         attributes: Attributes,
@@ -95,9 +95,9 @@ pub(crate) enum Op {
         path: PathBuf,
     },
     Loopback,
-    /// Leads what leaves the cell to sockets for the host.
+    /// Redirects the cell's connections to sockets for the host.
     Gate,
-    /// Lets the host ask the kernel for the cell's sockets.
+    /// Makes a socket with which the host lists the cell's sockets.
     SocketCounts,
     Hostname(String),
     LeaveHost,
@@ -111,9 +111,9 @@ pub(crate) enum Op {
     Seal,
     OwnDirectory(PathBuf),
     SealOff,
-    /// Where programs may write, as a second wall behind the mounts.
+    /// Limits where programs may write, in addition to the mounts.
     Ruleset(Ruleset),
-    /// Which system calls programs may make.
+    /// Limits the system calls of programs.
     Filter(Filter),
 }
 
@@ -166,7 +166,7 @@ impl Op {
     }
 }
 
-/// Programs of the host gain nothing from a mount, whatever code does there.
+/// No mount gives privileges to programs of the host, whatever code does there.
 fn attributes(facts: &Facts) -> Attributes {
     if facts.writable { Attributes::PLAIN } else { Attributes::READ_ONLY }
 }
@@ -226,8 +226,8 @@ impl fmt::Display for Op {
             }
             Self::Mask { path } => write!(f, "mask {}, if it exists", path.display()),
             Self::Loopback => write!(f, "loopback up"),
-            Self::Gate => write!(f, "gate for what leaves"),
-            Self::SocketCounts => write!(f, "count of sockets for the host"),
+            Self::Gate => write!(f, "gate for connections"),
+            Self::SocketCounts => write!(f, "socket counts for the host"),
             Self::Hostname(name) => write!(f, "host name {name}"),
             Self::LeaveHost => write!(f, "detach the host"),
             Self::ChangeDirectory(path) => write!(f, "enter {}", path.display()),
@@ -245,14 +245,14 @@ impl fmt::Display for Op {
     }
 }
 
-/// All operations of a cell's set-up. Its `Debug` form is one readable line per operation.
+/// All operations of a cell's set-up. The `Debug` form has one readable line per operation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Plan {
     pub(crate) ops: Vec<Op>,
 }
 
 impl Plan {
-    /// The filter of system calls in the form the kernel takes it; empty when there is none.
+    /// Returns the system call filter in the kernel's format; empty when there is none.
     pub(crate) fn filter(&self) -> Vec<u8> {
         let filter = self.ops.iter().find_map(|op| match op {
             Op::Filter(filter) => Some(filter.bytes()),
@@ -261,7 +261,7 @@ impl Plan {
         filter.unwrap_or_default()
     }
 
-    /// The limits of each process, as everything in the cell gets them.
+    /// Returns the limits of each process in the cell.
     pub(crate) fn rlimits(&self) -> Vec<Rlimit> {
         let limit = |op: &Op| match op {
             Op::Limit(limit) => Some(*limit),
@@ -270,17 +270,17 @@ impl Plan {
         self.ops.iter().filter_map(limit).collect()
     }
 
-    /// Whether memory is limited by adding up.
+    /// Returns true when a monitor enforces the memory limit.
     pub(crate) fn counts_memory(&self) -> bool {
         self.ops.iter().any(|op| matches!(op, Op::SocketCounts))
     }
 
-    /// What the operations amount to, in words for people.
+    /// Returns the names of the layers that the operations set up.
     pub(crate) fn layers(&self) -> Vec<&'static str> {
         let mut layers = Vec::new();
         for op in &self.ops {
             let added: &[&'static str] = match op {
-                // The processes of the cell are made in their namespaces, before the first operation.
+                // Processes are created in their namespaces, before the first operation.
                 Op::PrivateMounts => &[
                     "pid-namespace",
                     "mount-namespace",
@@ -306,7 +306,7 @@ impl Plan {
         layers
     }
 
-    /// The bytes the helper reads.
+    /// Encodes the operations for the helper.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         for op in &self.ops {
@@ -325,7 +325,7 @@ impl fmt::Debug for Plan {
     }
 }
 
-/// Whether a path is absolute, and plain: no `.`, no `..`, no NUL byte.
+/// Returns true for an absolute path without `.`, `..` and NUL bytes.
 pub(crate) fn is_plain(path: &Path) -> bool {
     let bytes = OsStr::as_bytes(path.as_os_str());
     let mut parts = bytes.split(|byte| *byte == b'/').skip(1);

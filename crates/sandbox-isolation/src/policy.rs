@@ -1,4 +1,4 @@
-//! From what a cell shall be to how it is set up. Nothing here touches the system.
+//! Turns the spec of a cell into a plan. Nothing here touches the system.
 
 use std::path::{Path, PathBuf};
 
@@ -6,21 +6,21 @@ use crate::error::Error;
 use crate::host_view::{Entry, EntryKind, HostView};
 use crate::mount::HostMount;
 use crate::plan::{Attributes, Op, Owner, Plan, is_plain};
-use crate::policy::landlock::{OLDEST_ALONE, Ruleset};
+use crate::policy::landlock::{MIN_VERSION_CONFINED, Ruleset};
 use crate::policy::seccomp::{Filter, FilterProfile};
 use crate::private_dir::workspace_in;
-use crate::spec::{CellKind, CellSpec, Resource, Rlimit, USUAL_OPEN_FILES};
+use crate::spec::{CellKind, CellSpec, DEFAULT_OPEN_FILES, Resource, Rlimit};
 
 pub(crate) mod landlock;
 pub(crate) mod seccomp;
 
 /// The user and group of a strict cell, as seen inside.
 pub(crate) const CELL_ID: u32 = 1000;
-/// Where programs in a strict cell start.
+/// The initial working directory of programs in a strict cell.
 pub(crate) const WORK_DIR: &str = "/workspace";
 const MAX_LIMITS: usize = 15;
 
-/// What shows or changes the whole machine, as container engines hide it.
+/// Files of `/proc` that show or change the whole machine, the same as container engines hide.
 const MASKED: [&str; 10] = [
     "acpi",
     "asound",
@@ -41,12 +41,12 @@ const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
 const GROUP: &str = "root:x:0:\ntty:x:5:\nsandbox:x:1000:\nnogroup:x:65534:\n";
 const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n\
     networks: files\nprotocols: files\nservices: files\n";
-/// Nothing listens there in a cell without network, so a lookup fails at once.
+/// Without a gate nothing listens there, so a lookup fails at once.
 const RESOLV: &str = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
-/// A gate answers there, as soon as the host's own resolver has.
+/// A gate answers there, with the latency of the host's own resolver.
 const RESOLV_BY_GATE: &str = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n";
 
-/// How to set up a strict cell. `binds` are the ones of the spec, with what they are on the host.
+/// Returns the plan of a strict cell. `binds` are those of the spec, resolved on the host.
 pub(crate) fn strict(
     spec: &CellSpec,
     binds: &[Entry],
@@ -54,7 +54,8 @@ pub(crate) fn strict(
     profile: FilterProfile,
 ) -> Result<Plan, Error> {
     check(spec, binds)?;
-    let mut plan = Builder { closes_root: !Ruleset::is_known(host.landlock), ..Builder::default() };
+    let mut plan =
+        Builder { closes_root: !Ruleset::is_supported(host.landlock), ..Builder::default() };
     plan.op(Op::PrivateMounts);
     plan.op(Op::NewRoot {
         base: host.base.clone(),
@@ -92,16 +93,16 @@ pub(crate) fn strict(
     plan.finish(&limits(spec, profile), Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal)
 }
 
-/// Mapped shared by who may write it, this is memory that adding up what processes have does not find.
+/// Mapped shared by a process that may write it, this device gives memory that the monitor does not see.
 const ZERO: &str = "zero";
 
-/// What is in `/dev`. Without Landlock nothing keeps a device from being opened for writing.
+/// Returns the devices in `/dev`. Without Landlock every device can be opened for writing.
 fn shown_devices(host: &HostView, profile: FilterProfile) -> Vec<&'static str> {
-    let closed = profile.counts_memory && !Ruleset::is_known(host.landlock);
+    let closed = profile.counts_memory && !Ruleset::is_supported(host.landlock);
     host.devices.iter().copied().filter(|device| !(closed && *device == ZERO)).collect()
 }
 
-/// What may be opened for writing in `/dev`.
+/// Returns the devices in `/dev` that may be opened for writing.
 fn writable_devices(host: &HostView, profile: FilterProfile) -> Vec<PathBuf> {
     let all = Path::new("/dev");
     if !profile.counts_memory {
@@ -111,11 +112,11 @@ fn writable_devices(host: &HostView, profile: FilterProfile) -> Vec<PathBuf> {
     devices.chain(&["pts"]).map(|device| all.join(device)).collect()
 }
 
-/// How to set up a cell without isolation around its private directory.
+/// Returns the plan of a cell without isolation around its private directory.
 pub(crate) fn off(spec: &CellSpec, directory: &Path) -> Result<Plan, Error> {
     check_limits(spec)?;
     if !spec.binds.is_empty() {
-        return Err(Error::Invalid("a cell without isolation takes no binds".to_owned()));
+        return Err(Error::Invalid("a cell without isolation cannot have binds".to_owned()));
     }
     check_no_mounts(spec)?;
     let mut plan = Builder::default();
@@ -123,11 +124,11 @@ pub(crate) fn off(spec: &CellSpec, directory: &Path) -> Result<Plan, Error> {
     plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
 }
 
-/// What programs read of the host's configuration beyond what cells are shown, when they see the host's own.
+/// Host configuration that confined programs read in addition, because they see the host's own.
 const OWN_CONFIGURATION: [&str; 5] =
     ["/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf"];
 
-/// How to set up a cell without namespaces around its private directory.
+/// Returns the plan of a cell without namespaces around its private directory.
 pub(crate) fn confined(
     spec: &CellSpec,
     binds: &[Entry],
@@ -137,7 +138,7 @@ pub(crate) fn confined(
     check_limits(spec)?;
     check_no_mounts(spec)?;
     if host.is_root {
-        return Err(root_alone());
+        return Err(root_not_confinable());
     }
     if !host.filters {
         return Err(no_filters());
@@ -149,7 +150,7 @@ pub(crate) fn confined(
         EntryKind::Link(_) => entry.target.clone(),
     });
     let readable: Vec<_> = shown.chain(own).chain(bound).collect();
-    let ruleset = Ruleset::alone(host.landlock, &readable, directory).ok_or_else(no_landlock)?;
+    let ruleset = Ruleset::confined(host.landlock, &readable, directory).ok_or_else(no_landlock)?;
     let profile = FilterProfile {
         closes_network: spec.no_network,
         shares_processes: true,
@@ -163,39 +164,41 @@ pub(crate) fn confined(
     plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
 }
 
-/// Without a file system of its own, a place is the same for everybody.
+/// Without a file system of its own, a cell has no mounts of its own.
 fn check_no_mounts(spec: &CellSpec) -> Result<(), Error> {
     if spec.mounts.is_empty() {
         return Ok(());
     }
-    Err(Error::Invalid("only a strict cell takes mounts".to_owned()))
+    Err(Error::Invalid("only a strict cell can have mounts".to_owned()))
 }
 
-/// As in a cell or a container of this library, which takes filters from what is inside.
+/// Cells and containers of this library are such sandboxes: they refuse new filters.
 fn no_filters() -> Error {
     Error::Unavailable {
-        missing: "without namespaces it takes filters of system calls (seccomp), and none can be had here".to_owned(),
-        fix: "use a kernel with them, and run outside of sandboxes that keep them from programs".to_owned(),
+        missing: "confinement without namespaces needs system call filters (seccomp), which are not available here".to_owned(),
+        fix: "use a kernel with seccomp, and run outside of sandboxes that refuse new filters".to_owned(),
     }
 }
 
 fn no_landlock() -> Error {
     Error::Unavailable {
-        missing: format!("without namespaces it takes Landlock, version {OLDEST_ALONE}"),
-        fix: "use a kernel of version 6.2 or newer that has `landlock` among its security modules (`lsm=` on its \
+        missing: format!(
+            "confinement without namespaces needs Landlock version {MIN_VERSION_CONFINED}"
+        ),
+        fix: "use Linux 6.2 or newer with `landlock` among its security modules (`lsm=` on its \
               command line)"
             .to_owned(),
     }
 }
 
-/// Root owns the system's files, and Landlock knows no right for modes and times: without any capability, code could
-/// still show all of them to everybody, and take them away from everybody.
-fn root_alone() -> Error {
+/// Root owns the system's files, and Landlock has no right for modes and times: even without any capability, code could
+/// make every file readable for all users, or unreadable.
+fn root_not_confinable() -> Error {
     Error::Unavailable {
-        missing: "without namespaces root cannot be kept in: modes of the system's files, which are its own, are \
-                  beyond Landlock"
+        missing: "root cannot be confined without namespaces: it owns the system's files, and Landlock does not \
+                  restrict changes of their modes"
             .to_owned(),
-        fix: "run as an ordinary user, or where cells can be made; `sandboxes doctor` says what they take".to_owned(),
+        fix: "run as an ordinary user, or enable namespaces as `sandboxes doctor` explains".to_owned(),
     }
 }
 
@@ -207,25 +210,34 @@ fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
     let name = spec.hostname.as_bytes();
     let plain = name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
     if name.is_empty() || name.len() > 63 || !plain || name.starts_with(b"-") {
-        return invalid(format!("host name {:?}", spec.hostname));
+        return invalid(format!(
+            "the host name {:?} is not 1 to 63 of `A-Z a-z 0-9 -`",
+            spec.hostname
+        ));
     }
-    // Zero would mean no limit at all to the kernel.
+    // The kernel takes zero as no limit.
     if spec.disk_bytes < MIN_DISK || spec.disk_bytes > i64::MAX as u64 {
-        return invalid(format!("disk of {} bytes", spec.disk_bytes));
+        return invalid(format!("the disk size of {} bytes is out of range", spec.disk_bytes));
     }
     if spec.disk_inodes < MIN_INODES || spec.disk_inodes > i64::MAX as u64 {
-        return invalid(format!("disk of {} files", spec.disk_inodes));
+        return invalid(format!("the disk limit of {} files is out of range", spec.disk_inodes));
     }
     if spec.shm_bytes == 0 || spec.shm_bytes > i64::MAX as u64 {
-        return invalid(format!("shared memory of {} bytes", spec.shm_bytes));
+        return invalid(format!(
+            "the shared memory size of {} bytes is out of range",
+            spec.shm_bytes
+        ));
     }
     if let Some(path) = spec.own.iter().find(|path| !is_plain(path)) {
-        return invalid(format!("no directory can be made at {}", path.display()));
+        return invalid(format!(
+            "cannot make a directory at {}: the path is not absolute and plain",
+            path.display()
+        ));
     }
     binds.iter().try_for_each(check_target)
 }
 
-/// The limits of every process.
+/// Returns the limits of every process.
 fn limits(spec: &CellSpec, profile: FilterProfile) -> Vec<Rlimit> {
     let mut limits = spec.rlimits.clone();
     if let Some(memory) = spec.memory.filter(|_| profile.counts_memory) {
@@ -233,21 +245,21 @@ fn limits(spec: &CellSpec, profile: FilterProfile) -> Vec<Rlimit> {
         limits.push(Rlimit::fixed(Resource::Data, memory));
     }
     if profile.shares_user || profile.counts_memory {
-        for limit in limits.iter_mut().filter(|limit| **limit == USUAL_OPEN_FILES) {
+        for limit in limits.iter_mut().filter(|limit| **limit == DEFAULT_OPEN_FILES) {
             (limit.soft, limit.hard) = (SHARED_OPEN_FILES, SHARED_OPEN_FILES);
         }
     }
     limits
 }
 
-/// What is the limit of open files where the user of the cell is the user of the host. Descriptors that are on their way
-/// through sockets are counted for that user: a process may send some as long as there are no more than it may have open,
-/// some 250 at once. So programs of the host, which may have 1,024 open, can do so whatever code in cells does.
+/// The limit of open files where the cell runs as a user of the host. The kernel counts descriptors in flight through
+/// sockets for that user: a process may send some while there are no more than its own limit, some 250 at once. So
+/// programs of the host, with a limit of 1,024, can still send some whatever code in cells does.
 const SHARED_OPEN_FILES: u64 = 512;
 
 fn check_whole(spec: &CellSpec) -> Result<(), Error> {
     const MIN_MEMORY: u64 = 16 * 1024 * 1024;
-    /// A hundredth of a processor, and more than any machine has.
+    /// From a hundredth of a processor to more than any machine has.
     const SHARES: std::ops::RangeInclusive<u32> = 10..=4_096_000;
     let memory = spec.memory.is_none_or(|bytes| (MIN_MEMORY..=i64::MAX as u64).contains(&bytes));
     let cpu = spec.cpu.is_none_or(|thousandths| SHARES.contains(&thousandths));
@@ -256,16 +268,24 @@ fn check_whole(spec: &CellSpec) -> Result<(), Error> {
         return Ok(());
     }
     let (memory, cpu) = (spec.memory, spec.cpu);
-    Err(Error::Invalid(format!("memory {memory:?}, cpu {cpu:?} of {:?}", spec.isolation)))
+    Err(Error::Invalid(format!(
+        "memory {memory:?} or cpu {cpu:?} is out of range, or the isolation is {:?} and not strict",
+        spec.isolation
+    )))
 }
 
 fn check_limits(spec: &CellSpec) -> Result<(), Error> {
     check_whole(spec)?;
     if spec.rlimits.len() > MAX_LIMITS {
-        return Err(Error::Invalid(format!("{} limits", spec.rlimits.len())));
+        return Err(Error::Invalid(format!(
+            "{} limits are more than {MAX_LIMITS}",
+            spec.rlimits.len()
+        )));
     }
     match spec.rlimits.iter().find(|limit| limit.soft > limit.hard) {
-        Some(limit) => Err(Error::Invalid(format!("soft limit above the hard one: {limit:?}"))),
+        Some(limit) => {
+            Err(Error::Invalid(format!("the soft limit is above the hard one: {limit:?}")))
+        }
         None => Ok(()),
     }
 }
@@ -276,7 +296,10 @@ fn check_target(entry: &Entry) -> Result<(), Error> {
     let taken = TAKEN.iter().find(|taken| target == Path::new(taken));
     let inside = TAKEN[..4].iter().find(|taken| target.starts_with(taken));
     if !is_plain(target) || target == Path::new("/") || taken.or(inside).is_some() {
-        return Err(Error::Invalid(format!("nothing can be bound at {}", target.display())));
+        return Err(Error::Invalid(format!(
+            "cannot bind at {}: the path is reserved, or not absolute and plain",
+            target.display()
+        )));
     }
     Ok(())
 }
@@ -288,8 +311,8 @@ fn directory(path: impl Into<PathBuf>, mode: u32, owner: Owner) -> Op {
 #[derive(Default)]
 struct Builder {
     ops: Vec<Op>,
-    /// Whether mounts alone keep code from writing outside of its own directories: no Landlock does. Each of those is
-    /// then a mount of its own, which files are not renamed out of.
+    /// True when only mounts, and no Landlock, keep code from writing outside of its own directories. Each directory is
+    /// then a mount of its own, so files cannot be renamed between them.
     closes_root: bool,
 }
 
@@ -305,7 +328,7 @@ impl Builder {
         Ok(Plan { ops: self.ops })
     }
 
-    /// Directories above a path, unless an earlier operation made them.
+    /// Makes the directories above a path, unless an earlier operation makes them.
     fn parents(&mut self, path: &Path, owner: Owner) {
         let above: Vec<_> = path.ancestors().skip(1).collect();
         for parent in above.into_iter().rev().filter(|parent| *parent != Path::new("/")) {
@@ -315,7 +338,7 @@ impl Builder {
         }
     }
 
-    /// Whether a path exists: made by us, or below something bound.
+    /// Returns true for a path that an operation makes, or below a bind.
     fn has(&self, path: &Path) -> bool {
         self.ops.iter().any(|op| match op {
             Op::Directory { path: made, .. } => made == path,
@@ -348,7 +371,7 @@ impl Builder {
         self.op(Op::File { path: path.into(), mode: 0o644, contents: contents.into() });
     }
 
-    /// Files of the cell alone, beside what is shown of the host and not in it.
+    /// Adds the cell's own files, outside of the host's files that it shows.
     fn own_files(&mut self, files: &[(PathBuf, String)]) -> Result<(), Error> {
         for (path, contents) in files {
             let kernel = ["/proc", "/sys", "/dev", "/etc"].iter().any(|own| path.starts_with(own));
@@ -357,7 +380,10 @@ impl Builder {
                 _ => false,
             });
             if !is_plain(path) || kernel || bound {
-                return Err(Error::Invalid(format!("no file can be made at {}", path.display())));
+                return Err(Error::Invalid(format!(
+                    "cannot make a file at {}: the path is reserved, or not absolute and plain",
+                    path.display()
+                )));
             }
             self.parents(path, Owner::Outside);
             self.op(Op::File { path: path.clone(), mode: 0o644, contents: contents.clone() });
@@ -409,7 +435,7 @@ impl Builder {
         self.link("/dev/stdout", "/proc/self/fd/1");
         self.link("/dev/stderr", "/proc/self/fd/2");
         self.restrict("/dev", Attributes::READ_ONLY_DEVICES, false);
-        // All that are open on the host are counted together.
+        // The kernel limits the terminals of all mounts of the host together.
         const TERMINALS: u32 = 64;
         let terminals = format!("newinstance,ptmxmode=0666,mode=620,max={TERMINALS}");
         self.mount("devpts", "/dev/pts", Attributes::NO_EXEC_DEVICES, terminals);
@@ -439,7 +465,7 @@ impl Builder {
         self.op(Op::Separate { path: "/etc".into(), optional: false });
     }
 
-    /// Makes those that are not there, and says which.
+    /// Makes the directories that do not exist yet, and returns them.
     fn further_directories(&mut self, paths: &[PathBuf]) -> Vec<PathBuf> {
         let new: Vec<_> = paths.iter().filter(|path| !self.is_taken(path)).cloned().collect();
         for path in &new {
@@ -450,39 +476,36 @@ impl Builder {
         new
     }
 
-    /// A directory that may be written when the root may not.
+    /// Keeps a directory writable when the root becomes read-only.
     fn stays_writable(&mut self, path: impl Into<PathBuf>) {
         if self.closes_root {
             self.op(Op::Separate { path: path.into(), optional: false });
         }
     }
 
-    /// The last change to the root itself.
+    /// Makes the root read-only, after the last change to it.
     fn close_root(&mut self) {
         if self.closes_root {
             self.restrict("/", Attributes::READ_ONLY, false);
         }
     }
 
-    /// Puts what the host gives in its place, and says where it may be changed.
+    /// Adds the mounts of the host, and returns the writable targets.
     fn host_mounts(&mut self, mounts: &[HostMount]) -> Result<Vec<PathBuf>, Error> {
         let mut writable = Vec::new();
         for HostMount { facts, .. } in mounts {
             let target = facts.target.as_path();
             let refuse = |why: &str| {
-                Err(Error::Invalid(format!(
-                    "nothing can be mounted at {}: {why}",
-                    target.display()
-                )))
+                Err(Error::Invalid(format!("cannot mount at {}: {why}", target.display())))
             };
             if !is_plain(target) || target == Path::new("/") {
                 return refuse("the path is not absolute and plain");
             }
             if self.is_below_taken(target) {
-                return refuse("it is in what the sandbox shows of the host");
+                return refuse("the path is inside a directory of the host that the sandbox shows");
             }
             if self.hides(target) {
-                return refuse("it would hide what the sandbox needs");
+                return refuse("the mount would hide files that the sandbox needs");
             }
             let owner = if self.is_own(target) { Owner::Cell } else { Owner::Outside };
             self.parents(target, owner);
@@ -494,7 +517,7 @@ impl Builder {
         Ok(writable)
     }
 
-    /// Whether a mount would cover something of the set-up but a directory of the cell.
+    /// Returns true when a mount would cover anything but a directory of the cell.
     fn hides(&self, target: &Path) -> bool {
         self.ops.iter().any(|op| match op {
             Op::Bind { target: other, .. } | Op::Mount { target: other, .. } => {
@@ -506,7 +529,7 @@ impl Builder {
         })
     }
 
-    /// Whether a path is in a directory that belongs to the cell.
+    /// Returns true for a path in a directory that belongs to the cell.
     fn is_own(&self, path: &Path) -> bool {
         self.ops.iter().any(|op| match op {
             Op::Directory { path: made, owner: Owner::Cell, .. } => path.starts_with(made),
@@ -514,12 +537,12 @@ impl Builder {
         })
     }
 
-    /// Whether there is something at a path, or below something that is not the cell's own to change.
+    /// Returns true for a path that exists, or below one that the cell may not change.
     fn is_taken(&self, path: &Path) -> bool {
         self.has(path) || self.is_below_taken(path)
     }
 
-    /// Whether a path is at or below something that is not the cell's own to change.
+    /// Returns true for a path at or below one that the cell may not change.
     fn is_below_taken(&self, path: &Path) -> bool {
         self.ops.iter().any(|op| match op {
             Op::Bind { target, .. } | Op::Mount { target, .. } => path.starts_with(target),

@@ -1,7 +1,8 @@
-//! The directory of a cell that has no file system of its own.
+//! The private directory of a cell without a file system of its own.
 //!
-//! Programs start in a directory below it. A worker makes that one again when code has removed it, and can do so only
-//! while the directory above is there: what is removed at the end stays removed, however late a worker is.
+//! Programs start in a directory below it, the workspace. A worker recreates the workspace if code has removed it,
+//! which works only while the private directory exists: once removed at the end, it stays removed, however late a
+//! worker is.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// Where programs start, below the private directory.
+/// Returns the workspace below a private directory.
 pub(crate) fn workspace_in(directory: &Path) -> PathBuf {
     directory.join("workspace")
 }
@@ -23,7 +24,7 @@ impl PrivateDirectory {
         &self.0
     }
 
-    /// Where programs start.
+    /// Returns the initial working directory of programs.
     pub(crate) fn workspace(&self) -> PathBuf {
         workspace_in(&self.0)
     }
@@ -58,7 +59,7 @@ impl PrivateDirectory {
         Err(outcome.err().map_or(Error::Closed, Error::io(CONTEXT)))
     }
 
-    /// From here on the cell removes it.
+    /// Leaves the removal to the cell.
     pub(crate) fn hand_over(mut self) -> PathBuf {
         std::mem::take(&mut self.0)
     }
@@ -69,14 +70,14 @@ impl Drop for PrivateDirectory {
         if self.0.as_os_str().is_empty() || std::fs::remove_dir_all(&self.0).is_ok() {
             return;
         }
-        // Whoever gave up the cell is not made to wait for its processes.
+        // The dropping thread must not wait for the cell's processes.
         let path = std::mem::take(&mut self.0);
         let again = move || remove_leftover(&path);
         let _ = std::thread::Builder::new().name("sandbox-leftover".to_owned()).spawn(again);
     }
 }
 
-/// Removes the directory of a cell that has ended. A process that was killed may still be filling it.
+/// Removes the directory of a cell that has ended. A process that is being killed may still write to it.
 pub(crate) fn remove_leftover(path: &Path) {
     for pause in [0, 10, 50, 250, 1000, 5000] {
         std::thread::sleep(Duration::from_millis(pause));

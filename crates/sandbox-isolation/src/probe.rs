@@ -1,4 +1,4 @@
-//! Finding out what works here, by doing it.
+//! Tests which isolation works on this host, by making a cell.
 
 use std::time::{Duration, Instant};
 
@@ -12,29 +12,29 @@ use crate::spec::CellSpec;
 pub struct Layer {
     /// Its name, such as `network namespace`.
     pub name: &'static str,
-    /// Whether a cell of this machine has it.
+    /// True when a cell of this machine has it.
     pub available: bool,
-    /// Whether there are no strict cells without it.
+    /// True when strict cells cannot be made without it.
     pub required: bool,
 }
 
-/// What a probe found.
+/// Result of a probe.
 #[derive(Debug)]
 pub struct Probe {
-    /// With which rights cells are made; `None` when there was no launcher.
+    /// Rights with which cells are made; `None` when the launcher did not start.
     pub privilege: Option<Privilege>,
-    /// Each layer, compared with the host's after making a cell.
+    /// Each layer, verified in a cell against the host.
     pub layers: Vec<Layer>,
-    /// Why there are no cells here, with the fix.
+    /// The error if cells cannot be made here, with the fix.
     pub error: Option<Error>,
-    /// How long starting the launcher took.
+    /// Time to start the launcher.
     pub start: Duration,
-    /// How long making one cell and running one program in it took.
+    /// Time to make one cell and run one program in it.
     pub cell: Duration,
 }
 
 impl Probe {
-    /// Whether strict cells work here.
+    /// Returns true when strict cells work here.
     #[must_use]
     pub fn is_available(&self) -> bool {
         let missing = self.layers.iter().any(|layer| layer.required && !layer.available);
@@ -42,7 +42,7 @@ impl Probe {
     }
 }
 
-/// What `/proc/self/ns` calls each namespace, and its name.
+/// The name of each namespace in `/proc/self/ns`, and its description.
 const NAMESPACES: [(&str, &str); 7] = [
     ("user", "user namespace"),
     ("pid", "process namespace"),
@@ -53,8 +53,8 @@ const NAMESPACES: [(&str, &str); 7] = [
     ("cgroup", "control group namespace"),
 ];
 
-/// Makes a cell, runs a program in it that looks around, and reports each layer. Never fails:
-/// what does not work is in the result. Takes some milliseconds.
+/// Makes a cell, runs a program in it that inspects its surroundings, and reports each layer. Never fails: the result
+/// has the error. Takes some milliseconds.
 pub async fn probe() -> Probe {
     let mut probe = Probe {
         privilege: None,
@@ -70,22 +70,22 @@ pub async fn probe() -> Probe {
 }
 
 async fn run(probe: &mut Probe) -> Result<(), Error> {
-    let begin = Instant::now();
+    let started = Instant::now();
     let launcher = CellLauncher::start().await?;
-    probe.start = begin.elapsed();
+    probe.start = started.elapsed();
     probe.privilege = Some(launcher.privilege());
-    let begin = Instant::now();
-    let found = look_around(&launcher).await?;
-    probe.cell = begin.elapsed();
+    let started = Instant::now();
+    let found = inspect_cell(&launcher).await?;
+    probe.cell = started.elapsed();
     probe.layers = layers(&found.0, &found.1);
     Ok(())
 }
 
-/// What a program in a cell sees of itself.
-async fn look_around(launcher: &CellLauncher) -> Result<(String, Vec<&'static str>), Error> {
+/// Runs a program in a cell that reports its namespaces and privileges.
+async fn inspect_cell(launcher: &CellLauncher) -> Result<(String, Vec<&'static str>), Error> {
     let cell = launcher.cell(&CellSpec::strict()).await?;
     let (reader, writer) = std::io::pipe().map_err(Error::io("cannot make a pipe"))?;
-    // In a `/proc` of the host, a process has a number for each of the namespaces that it is in.
+    // In the host's `/proc`, `NSpid` has a number for each nested process namespace.
     let script = "for ns in user pid mnt net ipc uts cgroup; do readlink /proc/self/ns/$ns; done; \
                   grep -E '^(CapEff|CapPrm|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; \
                   set -- $(grep ^NSpid: /proc/self/status); test $# = 2 && echo proc-own";
@@ -95,8 +95,8 @@ async fn look_around(launcher: &CellLauncher) -> Result<(String, Vec<&'static st
     process.wait().await?;
     let read = tokio::task::spawn_blocking(move || std::io::read_to_string(reader)).await;
     let read = read.map_err(|_| Error::Closed)?;
-    let said = read.map_err(Error::io("cannot read what the cell said"))?;
-    Ok((said, cell.layers().to_vec()))
+    let output = read.map_err(Error::io("cannot read the output of the cell"))?;
+    Ok((output, cell.layers().to_vec()))
 }
 
 fn layers(found: &str, of_cell: &[&str]) -> Vec<Layer> {
@@ -115,10 +115,10 @@ fn layers(found: &str, of_cell: &[&str]) -> Vec<Layer> {
     layers.push(required("own /proc", has("proc-own")));
     layers.push(required("no capabilities", dropped));
     layers.push(required("no new privileges", has("NoNewPrivs:\t1")));
-    layers.push(required("filter of system calls (seccomp)", has("Seccomp:\t2")));
+    layers.push(required("system call filter (seccomp)", has("Seccomp:\t2")));
     let landlock = of_cell.contains(&"landlock");
     layers.push(Layer {
-        name: "second wall for files (Landlock)",
+        name: "file access rules (Landlock)",
         available: landlock,
         required: false,
     });

@@ -22,12 +22,12 @@ use crate::wire::{Writer, check_text, length};
 /// A program to start in a cell.
 #[derive(Debug)]
 pub struct SpawnSpec {
-    /// The program and its arguments. A name without a slash is looked for in the `PATH` of
-    /// [`env`](Self::env), or in `/usr/local/bin:/usr/bin:/bin` when that has none.
+    /// The program and its arguments. A name without a slash is searched in the `PATH` of [`env`](Self::env), or in
+    /// `/usr/local/bin:/usr/bin:/bin` when that has none.
     pub argv: Vec<OsString>,
-    /// The whole environment. Nothing of the host's is added.
+    /// The whole environment. The host's environment is not added.
     pub env: Vec<(OsString, OsString)>,
-    /// Where it starts; the cell's work directory when `None`.
+    /// Its working directory; the cell's work directory when `None`.
     pub cwd: Option<PathBuf>,
     /// Its standard input; `/dev/null` when `None`.
     pub stdin: Option<OwnedFd>,
@@ -35,14 +35,14 @@ pub struct SpawnSpec {
     pub stdout: Option<OwnedFd>,
     /// Its standard error; `/dev/null` when `None`.
     pub stderr: Option<OwnedFd>,
-    /// Makes standard input, a terminal, the controlling one of the program's session.
+    /// Makes standard input, which must be a terminal, the controlling terminal of the program's session.
     pub controlling_terminal: bool,
-    /// Limits beyond those of the cell. A limit only ever goes down.
+    /// Limits in addition to those of the cell. They can only lower a limit.
     pub rlimits: Vec<Rlimit>,
 }
 
 impl SpawnSpec {
-    /// A program with its arguments, an empty environment, and `/dev/null` all around.
+    /// Creates a spec with these arguments, an empty environment, and `/dev/null` for all descriptors.
     pub fn new<T: Into<OsString>>(argv: impl IntoIterator<Item = T>) -> Self {
         Self {
             argv: argv.into_iter().map(Into::into).collect(),
@@ -63,7 +63,7 @@ impl SpawnSpec {
         self
     }
 
-    /// Sets the directory it starts in.
+    /// Sets the working directory.
     #[must_use]
     pub fn cwd(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cwd = Some(directory.into());
@@ -71,12 +71,12 @@ impl SpawnSpec {
     }
 }
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// It exited with this status, 0 to 255.
+    /// The process exited with this status, 0 to 255.
     Code(i32),
-    /// This signal killed it.
+    /// This signal killed the process.
     Signal(i32),
 }
 
@@ -88,7 +88,7 @@ impl ExitStatus {
         }
     }
 
-    /// The exit status, unless a signal ended the process.
+    /// Returns the exit status, unless a signal killed the process.
     #[must_use]
     pub fn code(self) -> Option<i32> {
         match self {
@@ -97,7 +97,7 @@ impl ExitStatus {
         }
     }
 
-    /// The one number a shell reports: 128 and the signal's number for a signal.
+    /// Returns the number that a shell reports: 128 plus the signal number for a signal.
     #[must_use]
     pub fn shell_code(self) -> i32 {
         match self {
@@ -116,20 +116,20 @@ impl fmt::Display for ExitStatus {
     }
 }
 
-/// The end of a process as the kernel told it.
+/// The end of a process, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// Processor time in its own code, with that of the children it waited for.
+    /// Processor time in user mode, including children that it waited for.
     pub user: Duration,
-    /// Processor time in the kernel on its behalf, counted likewise.
+    /// Processor time in kernel mode, counted likewise.
     pub system: Duration,
-    /// The most memory it held at one time, in bytes.
+    /// Peak memory, in bytes.
     pub max_rss: u64,
 }
 
-/// A process the cell knows, and the tree of everything it started.
+/// A process registered with the cell, and the tree of everything it started.
 ///
 /// Dropping it leaves the tree running until the cell ends.
 #[derive(Debug)]
@@ -139,25 +139,25 @@ pub struct Root {
 }
 
 impl Root {
-    /// Kills the process and everything it started, daemons included, and returns when they are
-    /// dead. Trees of other roots live on. `true` means this was the only root, and so every
-    /// process of the cell was killed. A tree that has ended already is no error.
+    /// Kills the process and everything it started, daemons included, and returns when they are dead. Trees of other
+    /// roots keep running. Returns true if this was the only root, so that every process of the cell was killed.
+    /// Killing a tree that has ended succeeds.
     ///
     /// # Errors
-    /// [`Error::Closed`] when the cell is gone, [`Error::Io`] when something cannot be killed:
-    /// a process can sleep in the kernel where no signal reaches it.
+    /// [`Error::Closed`] when the cell is gone, [`Error::Io`] when a process cannot be killed: it can sleep in the
+    /// kernel where no signal reaches it.
     ///
-    /// Dropping the future does not stop the killing.
+    /// Dropping the future does not cancel the kill.
     pub async fn kill_tree(&self) -> Result<bool, Error> {
         let value = self.request(to_cell::KILL_TREE, |_| ()).await?;
         Ok(value != 0)
     }
 
-    /// Sends a signal to the process alone.
+    /// Sends a signal only to the process.
     ///
     /// # Errors
-    /// [`Error::Closed`] when the cell is gone, [`Error::Io`] with "no such process" when the
-    /// process is dead and with "invalid argument" when there is no such signal.
+    /// [`Error::Closed`] when the cell is gone, [`Error::Io`] with "no such process" when the process is dead and with
+    /// "invalid argument" for an unknown signal.
     pub async fn signal(&self, signal: i32) -> Result<(), Error> {
         self.send_signal(signal, false).await
     }
@@ -171,8 +171,8 @@ impl Root {
     }
 
     async fn send_signal(&self, signal: i32, tree: bool) -> Result<(), Error> {
-        let signal =
-            u32::try_from(signal).map_err(|_| Error::Invalid(format!("signal {signal}")))?;
+        let signal = u32::try_from(signal)
+            .map_err(|_| Error::Invalid(format!("the signal number {signal} is negative")))?;
         let fields = |message: &mut Writer| {
             message.u32(signal).u8(u8::from(tree));
         };
@@ -208,20 +208,20 @@ pub struct CellProcess {
 }
 
 impl CellProcess {
-    /// Its number inside the cell.
+    /// Returns the process id inside the cell.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The tree that grows below it.
+    /// Returns the process tree.
     #[must_use]
     pub fn root(&self) -> &Root {
         &self.root
     }
 
-    /// Waits until the program ends. What it left running is not waited for. Can be called again,
-    /// and dropped at any time.
+    /// Waits until the program ends, but not for processes it left running. Can be called again, and dropped at any
+    /// time.
     ///
     /// # Errors
     /// [`Error::Closed`] when the cell ended first.
@@ -252,7 +252,7 @@ impl CellProcess {
     /// Like [`Root::signal`].
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Root::signal`].
     pub async fn signal(&self, signal: i32) -> Result<(), Error> {
         self.root.signal(signal).await
     }
@@ -260,7 +260,7 @@ impl CellProcess {
     /// Like [`Root::kill_tree`].
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Root::kill_tree`].
     pub async fn kill_tree(&self) -> Result<bool, Error> {
         self.root.kill_tree().await
     }
@@ -268,11 +268,11 @@ impl CellProcess {
 
 impl Link {
     pub(crate) async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        // Nothing but the end of the cell makes this fail, whatever the number says.
+        // Sending fails only after the cell has ended, whatever the error number.
         self.socket.send(bytes, fds).await.map_err(|_| Error::Closed)
     }
 
-    /// What the first process answers.
+    /// Sends a request to the first process and returns its answer.
     pub(crate) async fn request(
         &self,
         kind: u8,
@@ -293,7 +293,7 @@ impl Link {
         }
     }
 
-    /// Sends from where nobody can wait. A full socket is waited for in a task.
+    /// Sends without blocking. If the socket is full, a task waits for room.
     fn send_detached(self: &Arc<Self>, bytes: Vec<u8>) {
         let full = self.socket.try_send(&bytes, &[]).is_err_and(would_block);
         if let (true, Ok(runtime)) = (full, tokio::runtime::Handle::try_current()) {
@@ -312,14 +312,14 @@ fn would_block(error: io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Kills what a spawn whose future was dropped has started, or will have.
+/// Kills the program of a spawn whose future was dropped.
 struct SpawnGuard<'a>(Option<(&'a Arc<Link>, u32)>);
 
 impl Drop for SpawnGuard<'_> {
     fn drop(&mut self) {
         let Some((link, id)) = self.0.take() else { return };
         link.forget_exit(id);
-        // Nobody waits for the answer, so its request number does not matter.
+        // No caller waits for the answer, so its request number does not matter.
         for (kind, first) in [(to_cell::KILL_TREE, 0), (to_cell::FORGET, id)] {
             let mut message = Writer::message(kind);
             message.u32(first);
@@ -332,15 +332,14 @@ impl Drop for SpawnGuard<'_> {
 }
 
 impl Cell {
-    /// Starts a program. It gets a session of its own, exactly the three descriptors, default
-    /// signals, umask 022, and no capability.
+    /// Starts a program. The program gets a session of its own, exactly the three descriptors, default signals, umask
+    /// 022, and no capability.
     ///
     /// # Errors
-    /// [`Error::Spawn`] with the stage and the kernel's reason when it does not start;
-    /// [`Error::Invalid`] for NUL bytes, an empty `argv`, or `=` in the name of a variable;
-    /// [`Error::Closed`] when the cell is gone.
+    /// [`Error::Spawn`] with the stage and the kernel's error when it does not start; [`Error::Invalid`] for NUL bytes,
+    /// an empty `argv`, or `=` in the name of a variable; [`Error::Closed`] when the cell is gone.
     ///
-    /// Dropping the future kills whatever came of it.
+    /// Dropping the future kills the program, if one was started.
     pub async fn spawn(&self, spec: SpawnSpec) -> Result<CellProcess, Error> {
         let payload = payload(&spec)?;
         let link = self.link();
@@ -372,9 +371,9 @@ impl Cell {
         }
     }
 
-    /// Makes a process that entered the cell from outside a root of its own. In a strict cell it
-    /// must have a UTS namespace of its own by now, which is how its tree is recognised. `pid` is
-    /// the host's number of it; the caller makes sure it is not reused meanwhile.
+    /// Registers a process that entered the cell from outside as a root of its own. In a strict cell it must already
+    /// have a UTS namespace of its own, which identifies its tree. `pid` is its process id on the host; the caller
+    /// ensures that the id is not reused meanwhile.
     ///
     /// # Errors
     /// [`Error::Io`] when there is no such process in the cell, or it has no UTS namespace of its
@@ -385,10 +384,11 @@ impl Cell {
         self.register(to_cell::ADOPT, pid, CONTEXT).await
     }
 
-    /// Tells the first process of a process that is in the cell already.
+    /// Registers a process that is already in the cell with the first process.
     async fn register(&self, kind: u8, pid: u32, context: &'static str) -> Result<Root, Error> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| Error::Invalid("process number".to_owned()))?;
+        let pid =
+            pid.ok_or_else(|| Error::Invalid("the process id must be positive".to_owned()))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os(context))?;
         let link = self.link();
         let (id, reply) = link.replies.register()?;
@@ -406,19 +406,20 @@ impl Cell {
     }
 }
 
-/// A process in a cell that waits, and belongs to no tree: killing the one that it came from spares it.
+/// A waiting process in a cell that belongs to no tree: killing the tree it came from spares it.
 ///
-/// Dropping it ends the process.
+/// Dropping it kills the process.
 #[derive(Debug)]
 pub struct CheckpointProcess {
     root: Root,
 }
 
 impl CheckpointProcess {
-    /// Makes it a program of the cell like those that were spawned. What it came from must be dead.
+    /// Makes the process a program of the cell like a spawned one. The processes it came from must be dead.
     ///
     /// # Errors
-    /// [`Error::Io`] when it is dead, or another lives that it came from; [`Error::Closed`] when the cell is gone.
+    /// [`Error::Io`] when the process is dead, or a process that it came from is alive; [`Error::Closed`] when the cell
+    /// is gone.
     pub async fn restore(self) -> Result<CellProcess, Error> {
         let exit = self.root.link.expect_exit(self.root.id);
         let pid = self.root.request(to_cell::RESTORE, |_| ()).await?;
@@ -427,14 +428,14 @@ impl CheckpointProcess {
 }
 
 impl Cell {
-    /// Keeps a process of the cell that waits. `pid` is the host's number of it. What it came from was in the cell's
-    /// control group, and so it is.
+    /// Keeps a waiting process of the cell as a checkpoint. `pid` is its process id on the host. It is already in the
+    /// cell's control group, inherited from its parent.
     ///
     /// # Errors
-    /// [`Error::Io`] when there is no such process in the cell, or it is known otherwise, or the cell is not strict;
+    /// [`Error::Io`] when there is no such process in the cell, or it is already registered, or the cell is not strict;
     /// [`Error::Closed`] when the cell is gone.
     pub async fn checkpoint(&self, pid: u32) -> Result<CheckpointProcess, Error> {
-        const CONTEXT: &str = "cannot keep the process";
+        const CONTEXT: &str = "cannot register the checkpoint";
         self.register(to_cell::CHECKPOINT, pid, CONTEXT)
             .await
             .map(|root| CheckpointProcess { root })
@@ -462,7 +463,7 @@ async fn send_spawn(link: &Link, id: u32, spec: &SpawnSpec, payload: &[u8]) -> R
         return link.send(&message.0, &fds).await;
     }
     let file = memfd::with_contents("arguments", payload)
-        .map_err(Error::io("cannot hold the arguments in memory"))?;
+        .map_err(Error::io("cannot make a memory file for the arguments"))?;
     fds.push(file.as_fd());
     link.send(&message.0, &fds).await
 }
@@ -480,7 +481,7 @@ fn payload(spec: &SpawnSpec) -> Result<Vec<u8>, Error> {
     encode_program(&spec.argv, &spec.env, &cwd, &spec.rlimits)
 }
 
-/// What to execute, in the form the helper reads.
+/// Encodes a program as the helper reads it.
 pub(crate) fn encode_program(
     argv: &[OsString],
     env: &[(OsString, OsString)],
@@ -488,7 +489,7 @@ pub(crate) fn encode_program(
     rlimits: &[Rlimit],
 ) -> Result<Vec<u8>, Error> {
     if argv.is_empty() {
-        return Err(Error::Invalid("no program".to_owned()));
+        return Err(Error::Invalid("`argv` is empty".to_owned()));
     }
     let mut out = Writer::default();
     out.u32(length(argv.len())).u32(length(env.len())).u32(length(rlimits.len()));
@@ -505,7 +506,9 @@ pub(crate) fn encode_program(
         check_text("environment variable", name)?;
         check_text("environment variable", value)?;
         if name.is_empty() || name.as_bytes().contains(&b'=') {
-            return Err(Error::Invalid(format!("environment variable name {name:?}")));
+            return Err(Error::Invalid(format!(
+                "the environment variable name {name:?} is empty or contains `=`"
+            )));
         }
         out.0.extend(name.as_bytes());
         out.u8(b'=').text(value);

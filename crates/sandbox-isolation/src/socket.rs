@@ -16,14 +16,14 @@ use tokio::io::unix::AsyncFd;
 use crate::async_fd::{SharedFd, register};
 use crate::protocol::MAX_DESCRIPTORS;
 
-/// Helpers send small packets only.
+/// Buffer size for received packets. Helpers send only small ones.
 const MAX_RECEIVE_SIZE: usize = 1024;
 
-/// Our end of a socket pair.
+/// The host's end of a socket pair.
 #[derive(Debug)]
 pub(crate) struct Socket(AsyncFd<SharedFd>);
 
-/// One packet as it came.
+/// One received packet.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
@@ -31,7 +31,7 @@ pub(crate) struct Packet {
 }
 
 impl Socket {
-    /// A pair: our end, and the one to give away.
+    /// Makes a pair: the host's end, and the other one to pass on.
     ///
     /// Must be called in a tokio runtime.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
@@ -98,7 +98,7 @@ impl Socket {
         Ok(Some(Packet { bytes: bytes[..message.bytes].to_vec(), descriptors }))
     }
 
-    /// Ends the stream in both directions; the other side sees it at once.
+    /// Ends the stream in both directions; the other side notices at once.
     pub(crate) fn shut_down(&self) {
         let _ = shutdown(&self.0, Shutdown::Both);
     }

@@ -1,34 +1,34 @@
-//! What a cell shall be.
+//! Specification of a cell.
 
 use std::path::PathBuf;
 
 use crate::mount::HostMount;
 
-/// Whether a cell isolates.
+/// Kind of isolation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CellKind {
     /// Namespaces, a file system of its own, no capabilities.
     Strict,
-    /// No isolation: the host's files, network and user. Processes still end with the cell, and it
-    /// has a private directory that is removed at the end.
+    /// No isolation: the host's files, network and user. Processes still end with the cell, and its private directory
+    /// is removed at the end.
     Off,
-    /// What is left where no namespaces can be made: the host's processes and user, its files to read as far as they are
-    /// bound and the system's, and a private directory to write. System calls are filtered as in a strict cell, and
-    /// Landlock must be there, in version 3. No capability. Not for root, whose files are all of the system.
+    /// Isolation without namespaces: the host's processes and user; read access only to bound and system files; a
+    /// private directory to write. System calls are filtered as in a strict cell, and Landlock version 3 is required.
+    /// No capability. Not available to root, which owns all system files.
     Confined,
 }
 
 /// A file or directory of the host that can be read in a strict cell.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bind {
-    /// An absolute path on the host. Links in it are followed, as the host sees them.
+    /// An absolute path on the host. Its links are followed on the host.
     pub source: PathBuf,
     /// An absolute path in the cell.
     pub target: PathBuf,
 }
 
 impl Bind {
-    /// Shows a path of the host at the same place in the cell.
+    /// Shows a path of the host at the same path in the cell.
     pub fn same(path: impl Into<PathBuf>) -> Self {
         let source = path.into();
         Self { target: source.clone(), source }
@@ -41,7 +41,7 @@ impl Bind {
 pub enum Resource {
     /// Processor time, in seconds.
     Cpu,
-    /// The largest file that can be written, in bytes.
+    /// The maximum size of a written file, in bytes.
     FileSize,
     /// Writable private memory, in bytes.
     Data,
@@ -64,7 +64,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// The number of this resource in the kernel's interface.
+    /// Returns the number of this resource in the kernel's interface.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
@@ -83,76 +83,76 @@ impl Resource {
     }
 }
 
-/// The value of a limit that does not limit.
+/// The value of an absent limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// A resource limit. It never raises what the host process itself may use.
+/// A resource limit. It never exceeds the limit of the host process itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rlimit {
-    /// What is limited.
+    /// The limited resource.
     pub resource: Resource,
     /// The limit in force; the process may raise it up to `hard`.
     pub soft: u64,
-    /// The bound of `soft`.
+    /// The maximum of `soft`.
     pub hard: u64,
 }
 
 impl Rlimit {
-    /// A limit that the process cannot raise.
+    /// Creates a limit that the process cannot raise.
     #[must_use]
     pub const fn fixed(resource: Resource, value: u64) -> Self {
         Self { resource, soft: value, hard: value }
     }
 }
 
-/// What a cell shall be. Start from [`CellSpec::strict`] or [`CellSpec::off`].
+/// Specification of a cell. Start from [`CellSpec::strict`] or [`CellSpec::off`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CellSpec {
-    /// Whether it isolates.
+    /// The kind of isolation.
     pub isolation: CellKind,
-    /// What it can read of the host beyond [`system_binds`](crate::system_binds). Not without isolation.
+    /// Paths of the host that it can read in addition to [`system_binds`](crate::system_binds). Not without isolation.
     pub binds: Vec<Bind>,
-    /// Absolute paths of directories that it has besides the usual ones and may write to. One that is there already stays
-    /// what it is. Strict only.
+    /// Absolute paths of additional writable directories. A path that already exists is left as it is. Strict only.
     pub own: Vec<PathBuf>,
-    /// What it is given of the host besides. None is in another. Strict only.
+    /// Mounts of the host, none inside another. Strict only.
     pub mounts: Vec<HostMount>,
-    /// Small text files of its own, which it can read, and where they are. Strict only.
+    /// Small readable text files of its own, with their paths. Strict only.
     pub files: Vec<(PathBuf, String)>,
-    /// Bytes that all its files together may take, but for those in `/dev/shm`, held in memory. Strict only.
+    /// Maximum size of all its files together, except those in `/dev/shm`, held in memory. Strict only.
     pub disk_bytes: u64,
-    /// How many files and directories it may have. Strict only.
+    /// Maximum number of files and directories. Strict only.
     pub disk_inodes: u64,
-    /// Bytes of shared memory, `/dev/shm`. Strict only.
+    /// Size of shared memory, `/dev/shm`, in bytes. Strict only.
     pub shm_bytes: u64,
-    /// Bytes of memory of all its processes and files together, at least 16 MiB. Whoever has most when there is more is
-    /// ended. Where no control group can be made, each process alone is limited by the kernel and all together by adding
-    /// up, see [`Cell::ended_for_memory`](crate::Cell::ended_for_memory); code then has no memory files and no System V
-    /// shared memory, which nobody could count. Strict only.
+    /// Memory limit of all its processes and files together, at least 16 MiB. When it is exceeded, the process with
+    /// most memory is killed. Where no control group can be made, the kernel limits each process by itself and a
+    /// watchdog limits all together, see [`Cell::ended_for_memory`](crate::Cell::ended_for_memory); code then has no
+    /// memory files and no System V shared memory, which the watchdog cannot count. Strict only.
     pub memory: Option<u64>,
-    /// Thousandths of a processor that all its processes together may use. It takes a control group, see
+    /// Processor share of all its processes together, in thousandths of a processor. Needs a control group, see
     /// [`host_limits`](crate::host_limits). Strict only.
     pub cpu: Option<u32>,
     /// Its host name, at most 63 of `A-Z a-z 0-9 -`. Strict only.
     pub hostname: String,
-    /// Whether no socket can be made but pairs that are connected. Confined only: a strict cell has a network of its own.
+    /// Forbids all sockets except connected pairs. Confined only: a strict cell has a network of its own.
     pub no_network: bool,
-    /// Whether connections that leave it go to [`GateSockets`](crate::GateSockets), which the host gets. Otherwise it
-    /// reaches nothing but its own loopback. Strict only.
+    /// Redirects its connections to [`GateSockets`](crate::GateSockets) for the host. Otherwise it reaches only its own
+    /// loopback. Strict only.
     pub gate: bool,
     /// Limits of every program that [`Cell::spawn`](crate::Cell::spawn) starts, at most 15.
     pub rlimits: Vec<Rlimit>,
 }
 
-/// The limit of descriptors that [`CellSpec::strict`] has. A cell that an ordinary user makes gets fewer in its place.
-pub(crate) const USUAL_OPEN_FILES: Rlimit =
+/// The default descriptor limit of [`CellSpec::strict`]. A cell made by an ordinary user gets a lower one.
+pub(crate) const DEFAULT_OPEN_FILES: Rlimit =
     Rlimit { resource: Resource::OpenFiles, soft: 1024, hard: 4096 };
 
 const MIB: u64 = 1024 * 1024;
 
 impl CellSpec {
-    /// An isolated cell: 1 GiB and 262,144 files of disk, 64 MiB of shared memory, 256 processes,
-    /// 1024 descriptors (at most 4096; 512 for a cell that an ordinary user makes), 1024 queued signals, no core dumps, files up to the size of the disk.
+    /// Creates an isolated cell: 1 GiB and 262,144 files of disk, 64 MiB of shared memory, 256 processes, 1024
+    /// descriptors (at most 4096; 512 for a cell made by an ordinary user), 1024 queued signals, no core dumps, files
+    /// up to the size of the disk.
     #[must_use]
     pub fn strict() -> Self {
         let disk_bytes = 1024 * MIB;
@@ -174,7 +174,7 @@ impl CellSpec {
                 Rlimit::fixed(Resource::FileSize, disk_bytes),
                 Rlimit::fixed(Resource::Core, 0),
                 Rlimit::fixed(Resource::Processes, 256),
-                USUAL_OPEN_FILES,
+                DEFAULT_OPEN_FILES,
                 Rlimit::fixed(Resource::LockedMemory, MIB / 16),
                 Rlimit::fixed(Resource::PendingSignals, 1024),
                 Rlimit::fixed(Resource::MessageQueues, 0),
@@ -182,8 +182,8 @@ impl CellSpec {
         }
     }
 
-    /// A cell without isolation. Only core dumps are limited: the others would count what the host
-    /// user runs elsewhere.
+    /// Creates a cell without isolation. Only core dumps are limited: the other limits would count all processes of the
+    /// host user.
     #[must_use]
     pub fn off() -> Self {
         Self {
@@ -193,27 +193,27 @@ impl CellSpec {
         }
     }
 
-    /// What can be had without namespaces, without network and without limits of all processes together.
+    /// Creates a cell without namespaces, without network and without limits of all processes together.
     #[must_use]
     pub fn confined() -> Self {
         Self { isolation: CellKind::Confined, no_network: true, ..Self::off() }
     }
 
-    /// Adds a path of the host, visible at the same place.
+    /// Adds a path of the host, visible at the same path.
     #[must_use]
     pub fn bind(mut self, path: impl Into<PathBuf>) -> Self {
         self.binds.push(Bind::same(path));
         self
     }
 
-    /// Limits all files together; a single file can then be as large.
+    /// Limits the size of all files together; a single file may have that size.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Self {
         self.disk_bytes = bytes;
         self.limit(Rlimit::fixed(Resource::FileSize, bytes))
     }
 
-    /// Sets one limit, in place of the one there was for that resource.
+    /// Sets one limit, replacing that of the same resource.
     #[must_use]
     pub fn limit(mut self, limit: Rlimit) -> Self {
         self.rlimits.retain(|old| old.resource != limit.resource);

@@ -1,4 +1,4 @@
-//! What a cell uses, as the kernel tells this process. Nothing in the cell is asked.
+//! Resource usage of a cell, from the kernel's files. Nothing in the cell takes part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,32 +10,35 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat2};
 
 use crate::cell::Cell;
-use crate::memory::processes::{FIRST, MemoryUse, each, read, read_exactly, total, used};
+use crate::memory::processes::{
+    FIRST, MemoryUse, for_each, read, read_exact_use, total, used_bytes,
+};
 use crate::spec::CellKind;
 
-/// The unit of processor times. It is the same on every architecture.
+/// The unit of processor times, the same on every architecture.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How long the files of a cell without a file system of its own may take to be added up.
+/// Timeout for adding up the files of a cell without a file system of its own.
 const FILES_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all processes of a cell but its first use.
+/// Usage of all processes of a cell but its first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Time of the processors: of those that live, with what they have waited for, and of those that the first process has
-    /// waited for. What a parent outside of the cell waits for is not in it, nor what ended without being waited for.
+    /// Processor time: of running processes, of the children they waited for, and of the children that the first
+    /// process waited for. Children of a parent outside of the cell, and those that were never waited for, are not
+    /// included.
     pub cpu: Duration,
-    /// Bytes of memory: private, a part of what is shared, and files in memory.
+    /// Bytes of memory: private memory, a share of shared memory, and files in memory.
     pub memory: u64,
-    /// Bytes of files: those in memory, or without isolation those in the private directory.
+    /// Bytes of files: in memory, or without isolation in the private directory.
     pub files: u64,
-    /// Processes that live.
+    /// Number of running processes.
     pub processes: u32,
 }
 
 impl Cell {
-    /// What the cell uses now. `adopted` are the host's numbers of processes that entered it from outside, which only count
-    /// where the cell has no processes of its own. Reads a few files for each process, so it takes a while.
+    /// Measures the cell's current usage. `adopted` are the host's process ids of processes that entered from outside,
+    /// needed only for a cell without a process namespace. Reads a few files per process, so it is slow.
     ///
     /// # Errors
     /// The cell is gone, or its files cannot be added up in time.
@@ -49,16 +52,16 @@ impl Cell {
     fn usage_inside(&self) -> io::Result<Usage> {
         let processes = self.open("proc")?;
         if fstatfs(&processes)?.f_type != PROC_SUPER_MAGIC {
-            return Err(io::Error::other("what is at /proc is not of the kernel"));
+            return Err(io::Error::other("/proc in the cell is not the kernel's"));
         }
-        let files = used(self.open(".")?)? + used(self.open("dev/shm")?)?;
+        let files = used_bytes(self.open(".")?)? + used_bytes(self.open("dev/shm")?)?;
         let first = ProcStat::read(&processes, FIRST).ok_or(io::ErrorKind::NotFound)?;
         let (mut ticks, mut living, mut all) = (first.waited, 0, Vec::new());
-        each(&processes, |pid| {
-            let Some(seen) = ProcStat::read(&processes, pid) else { return false };
-            ticks += seen.own + seen.waited;
-            living += u32::from(!seen.dead);
-            all.extend(read_exactly(&processes, pid));
+        for_each(&processes, |pid| {
+            let Some(stat) = ProcStat::read(&processes, pid) else { return false };
+            ticks += stat.own + stat.waited;
+            living += u32::from(!stat.dead);
+            all.extend(read_exact_use(&processes, pid));
             true
         })?;
         let memory = total(&all, files);
@@ -68,18 +71,18 @@ impl Cell {
     fn usage_below(&self, adopted: &[u32]) -> io::Result<Usage> {
         let processes = self.open("proc")?;
         let mut table = BTreeMap::new();
-        each(&processes, |pid| {
-            ProcStat::read(&processes, pid).is_some_and(|seen| table.insert(pid, seen).is_none())
+        for_each(&processes, |pid| {
+            ProcStat::read(&processes, pid).is_some_and(|stat| table.insert(pid, stat).is_none())
         })?;
         let first = table.remove(&self.pid()).ok_or(io::ErrorKind::NotFound)?;
         let mut members: BTreeSet<u32> =
             adopted.iter().copied().filter(|pid| table.contains_key(pid)).collect();
         loop {
             let comes_from_it =
-                |seen: &ProcStat| seen.parent == self.pid() || members.contains(&seen.parent);
+                |stat: &ProcStat| stat.parent == self.pid() || members.contains(&stat.parent);
             let more: Vec<u32> = table
                 .iter()
-                .filter(|(pid, seen)| !members.contains(pid) && comes_from_it(seen))
+                .filter(|(pid, stat)| !members.contains(pid) && comes_from_it(stat))
                 .map(|(pid, _)| *pid)
                 .collect();
             if more.is_empty() {
@@ -88,20 +91,20 @@ impl Cell {
             members.extend(more);
         }
         let (mut ticks, mut living, mut all) = (first.waited, 0, Vec::<MemoryUse>::new());
-        for (pid, seen) in members.iter().filter_map(|pid| table.get_key_value(pid)) {
-            ticks += seen.own + seen.waited;
-            // Those that look after a program each are ours.
-            let is_subreaper = seen.parent == self.pid() && seen.name == first.name;
+        for (pid, stat) in members.iter().filter_map(|pid| table.get_key_value(pid)) {
+            ticks += stat.own + stat.waited;
+            // Subreapers are part of the helper, not of the cell's programs.
+            let is_subreaper = stat.parent == self.pid() && stat.name == first.name;
             if !is_subreaper {
-                living += u32::from(!seen.dead);
-                all.extend(read_exactly(&processes, *pid));
+                living += u32::from(!stat.dead);
+                all.extend(read_exact_use(&processes, *pid));
             }
         }
         let files = size_of(self.work_dir())?;
         Ok(Usage { cpu: time(ticks), memory: total(&all, 0), files, processes: living })
     }
 
-    /// A directory of the cell that is no link, and not below one.
+    /// Opens a directory of the cell without following links.
     fn open(&self, path: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let resolve =
@@ -114,13 +117,13 @@ fn time(ticks: u64) -> Duration {
     TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
 }
 
-/// One look at a process. Times are in ticks.
+/// Parsed `/proc/PID/stat`. Times are in ticks.
 #[derive(Clone, Debug)]
 struct ProcStat {
     name: String,
     parent: u32,
     own: u64,
-    /// Of children that it has waited for, with those that they have.
+    /// Of children that it has waited for, with their own children.
     waited: u64,
     dead: bool,
 }
@@ -131,13 +134,13 @@ impl ProcStat {
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // The name, in parentheses, may itself contain anything.
+        // The name, in parentheses, may itself contain any bytes.
         let (head, rest) = stat.rsplit_once(')')?;
         let name = head.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
         let dead = match *fields.first()? {
-            // Its first thread is, and others may go on.
+            // The first thread is a zombie, but others may run.
             "Z" => number(17)? <= 1,
             state => matches!(state, "X" | "x"),
         };
@@ -146,7 +149,8 @@ impl ProcStat {
     }
 }
 
-/// Bytes that the files below a directory take. Links are not followed, and what goes meanwhile does not count.
+/// Returns the allocated size of the files below a directory. Links are not followed, and files that are removed
+/// meanwhile do not count.
 fn size_of(directory: &Path) -> io::Result<u64> {
     let until = Instant::now() + FILES_TIMEOUT;
     let (mut size, mut seen) = (0, BTreeSet::new());
@@ -154,11 +158,11 @@ fn size_of(directory: &Path) -> io::Result<u64> {
     while let Some(directory) = left.pop() {
         let Ok(entries) = fs::read_dir(&directory) else { continue };
         for entry in entries.flatten() {
-            let Ok(about) = entry.metadata() else { continue };
-            if about.is_dir() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.is_dir() {
                 left.push(entry.path());
             }
-            size += allocated(&about, &mut seen);
+            size += allocated(&metadata, &mut seen);
         }
         if Instant::now() > until {
             return Err(io::ErrorKind::TimedOut.into());
@@ -167,11 +171,12 @@ fn size_of(directory: &Path) -> io::Result<u64> {
     Ok(size)
 }
 
-/// What one file takes. One that has several names counts once.
-fn allocated(about: &fs::Metadata, seen: &mut BTreeSet<(u64, u64)>) -> u64 {
+/// Returns the allocated size of one file. A file with several names counts once.
+fn allocated(metadata: &fs::Metadata, seen: &mut BTreeSet<(u64, u64)>) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
-    let is_new = about.is_dir() || about.nlink() < 2 || seen.insert((about.dev(), about.ino()));
-    if is_new { about.blocks().saturating_mul(512) } else { 0 }
+    let is_new =
+        metadata.is_dir() || metadata.nlink() < 2 || seen.insert((metadata.dev(), metadata.ino()));
+    if is_new { metadata.blocks().saturating_mul(512) } else { 0 }
 }
 
 #[cfg(test)]

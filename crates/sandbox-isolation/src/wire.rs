@@ -29,7 +29,7 @@ impl Writer {
         self
     }
 
-    /// A text that is known to hold no NUL byte.
+    /// Appends a text, which must not contain a NUL byte.
     pub(crate) fn text(&mut self, text: impl AsRef<OsStr>) -> &mut Self {
         self.0.extend(text.as_ref().as_bytes());
         self.u8(0)
@@ -42,12 +42,12 @@ impl Writer {
     }
 }
 
-/// A size as the protocol has it. Nothing we write comes near the limit.
+/// Converts a size for the protocol. No message comes near the limit.
 pub(crate) fn length(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Refuses texts that the kernel could not take.
+/// Refuses texts with NUL bytes.
 pub(crate) fn check_text(what: &str, text: impl AsRef<OsStr>) -> Result<(), Error> {
     if text.as_ref().as_bytes().contains(&0) {
         return Err(Error::Invalid(format!("{what} contains a NUL byte")));
@@ -55,7 +55,7 @@ pub(crate) fn check_text(what: &str, text: impl AsRef<OsStr>) -> Result<(), Erro
     Ok(())
 }
 
-/// Takes fields off the front of a packet.
+/// Reads fields from the front of a packet.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 

@@ -1,6 +1,6 @@
-//! The routes and rules of a cell with a gate, as messages of the kernel's netlink interfaces.
+//! The routes and rules of a cell with a gate, as netlink messages.
 //!
-//! Inside the cell this is what `ip` and `nft` would be told:
+//! They correspond to these commands of `ip` and `nft` inside the cell:
 //!
 //! ```text
 //! ip address add 198.18.0.1/32 dev lo
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! So every IPv4 address is local, every connection but those on the cell's own loopback arrives at one socket, and
-//! nothing but TCP goes anywhere.
+//! only TCP passes.
 
 use crate::protocol::{GATE_ADDRESS, GATE_PORT};
 
@@ -37,7 +37,7 @@ const TABLE: &str = "gate";
 const IN: &str = "in";
 const OUT: &str = "out";
 
-/// The address of the gate, and the route that makes every other address local too.
+/// Returns messages for the gate's address, and for the route that makes every other address local too.
 pub(crate) fn routes() -> Vec<u8> {
     const NEW_ADDRESS: u16 = 20;
     const NEW_ROUTE: u16 = 24;
@@ -58,7 +58,7 @@ pub(crate) fn routes() -> Vec<u8> {
     out.bytes
 }
 
-/// One table with two chains of one rule each, in one transaction.
+/// Returns one transaction with a table of two chains of one rule each.
 pub(crate) fn rules() -> Vec<u8> {
     const BATCH_BEGIN: u16 = 0x10;
     const BATCH_END: u16 = 0x11;
@@ -93,7 +93,7 @@ fn batch(body: &mut Body<'_>) {
     body.raw(&[0, 0]).raw(&NFTABLES.to_be_bytes());
 }
 
-/// Messages one after the other, each padded to four bytes.
+/// Consecutive messages, each padded to four bytes.
 #[derive(Default)]
 struct Messages {
     bytes: Vec<u8>,
@@ -158,7 +158,7 @@ impl Body<'_> {
         })
     }
 
-    /// Numbers of nf_tables are big-endian.
+    /// Appends a number: those of nf_tables are big-endian.
     fn number(&mut self, kind: u16, value: u32) -> &mut Self {
         self.attribute(kind, &value.to_be_bytes())
     }
@@ -185,7 +185,7 @@ impl Body<'_> {
     }
 }
 
-/// The expressions of a rule. Registers 1 and 2 hold what is compared and what is passed on.
+/// The expressions of a rule. Register 1 holds the compared value, register 2 the value to pass on.
 struct Rule<'a>(Body<'a>);
 
 impl Rule<'_> {
@@ -213,7 +213,7 @@ impl Rule<'_> {
         })
     }
 
-    /// The destination is not on the cell's own loopback.
+    /// Matches destinations outside of the cell's own loopback.
     fn leaves_the_cell(&mut self) -> &mut Self {
         const NETWORK_HEADER: u32 = 1;
         const DESTINATION: u32 = 16;
@@ -255,7 +255,7 @@ impl Rule<'_> {
 mod tests {
     use super::*;
 
-    /// The parts of some messages: their kinds, after checking that lengths add up.
+    /// Returns the kinds of some messages, after checking that their lengths add up.
     fn kinds(mut bytes: &[u8]) -> Vec<u16> {
         let mut found = Vec::new();
         while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Whether a file of configuration has a credential in it, by what its lines look like. It errs on the side of hiding.
+//! Detects credentials in configuration files by the look of their lines. Doubtful files count as having one.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use memchr::memmem;
 
-/// Larger files are not looked through, and so not shown.
+/// Larger files are not scanned, and so not shown.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Parts of names of settings whose values are private.
+/// Parts of names of private settings.
 const SECRETS: [&str; 17] = [
     "accesskey",
     "apikey",
@@ -30,15 +30,15 @@ const SECRETS: [&str; 17] = [
     "bearer",
 ];
 
-/// Beginnings of the tokens of well-known services.
+/// Prefixes of the tokens of well-known services.
 const TOKENS: [&str; 8] =
     ["ghp_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "akia", "npm_", "sk-"];
 
-/// Values that only say whether and how, or stand for nothing.
+/// Values that are flags or placeholders.
 const HARMLESS: [&str; 14] =
     ["", "0", "1", "false", "no", "none", "null", "off", "on", "prompt", "true", "yes", "{}", "[]"];
 
-/// Tells whether any line of it looks like a credential. What is too large to be looked through counts as such.
+/// Returns true when any line looks like a credential, or the file is too large to scan.
 pub(super) fn has_credentials(path: &Path, size: u64) -> io::Result<bool> {
     if size > MAX_BYTES {
         return Ok(true);
@@ -52,7 +52,7 @@ fn text_has_credentials(text: &[u8]) -> bool {
     if memmem::find(text, b"private key-----").is_some() {
         return true;
     }
-    // Of most files nothing has to be looked at line by line.
+    // Most files contain no suspicious word, and need no scan by lines.
     let logins = memchr::memchr(b'@', text).map(|_| "://");
     let suspect = |needle: &&str| memmem::find(text, needle.as_bytes()).is_some();
     let found: Vec<&str> =
@@ -66,7 +66,7 @@ fn text_has_credentials(text: &[u8]) -> bool {
         .any(|line| found.iter().any(|needle| line.contains(needle)) && is_credential(line))
 }
 
-/// A text without what stands between `<!--` and `-->`, where examples of passwords are.
+/// Removes the text between `<!--` and `-->`, where example passwords are.
 fn without_markup_comments(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
@@ -79,7 +79,7 @@ fn without_markup_comments(text: &str) -> String {
 
 fn is_credential(line: &str) -> bool {
     let line = line.trim_start();
-    // npm's own settings begin like comments of other programs.
+    // Some npm settings begin like comments of other programs.
     if names_a_login(line) || line.contains(":_auth") || line.contains(":_pass") {
         return true;
     }
@@ -92,7 +92,7 @@ fn is_credential(line: &str) -> bool {
     in_markup || is_setting(line)
 }
 
-/// An address such as `https://user:password@host`, also in a comment, where an attempt was kept.
+/// Finds a URL such as `https://user:password@host`, also in a comment, which may keep an old setting.
 fn names_a_login(line: &str) -> bool {
     line.match_indices("://").any(|(at, _)| {
         let ends = |c: char| c.is_whitespace() || "/\"'<>)".contains(c);
@@ -102,7 +102,7 @@ fn names_a_login(line: &str) -> bool {
     })
 }
 
-/// A setting, as `name = value`, `name: value` or `name value`, or several words of a `.netrc`.
+/// Recognizes a private setting: `name = value`, `name: value`, `name value`, or several words of a `.netrc`.
 fn is_setting(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     if words.windows(2).any(|pair| pair[0] == "password" && !"=:".contains(pair[1]))
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_packages_say_about_passwords_is_no_credential() {
+    fn comments_of_packages_about_passwords_are_no_credentials() {
         for line in [
             "# password = hunter2",
             "; mysqli.default_pw = x",

@@ -1,4 +1,4 @@
-//! What the kernel holds for the processes of a cell, and who is to be ended when that is too much.
+//! Charges kernel memory to the processes of a cell, and selects the processes to kill.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -10,28 +10,29 @@ use super::processes::MemoryUse;
 use super::scan_budget::ScanBudget;
 use super::sockets::SocketUsage;
 
-/// What a pipe holds at most: code in cells that are counted cannot enlarge it.
+/// Capacity of a pipe: code in monitored cells cannot enlarge it.
 const PIPE_SIZE: u64 = crate::policy::seccomp::PIPE_SIZE as u64;
 const PAGES_PER_PIPE: u64 = 16;
-/// Pipes that a cell may have before each counts as if it were full. Nobody tells how full they are.
+/// Number of pipes that are not charged. With more, each is charged as if it were full: the kernel does not report fill
+/// levels.
 const MAX_UNCOUNTED_PIPES: u64 = 64;
-/// What the kernel needs for a descriptor that an epoll watches, about.
+/// Approximate kernel memory of an epoll watch.
 const WATCH_SIZE: u64 = 200;
-/// Descriptors that may be on their way through sockets, where nobody finds them: the limit of open files, and what can
-/// be sent at once.
+/// Maximum number of descriptors in flight through sockets, where they are invisible: the limit of open files, and the
+/// maximum of one message.
 const MAX_IN_FLIGHT: u64 = 512 + 253;
 
-/// What a cell may have of what the kernel counts for each user of the host, who is its user as well.
+/// The cell's share of the quotas of a host user, as which the cell runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Descriptors that epolls watch.
+    /// Maximum number of epoll watches.
     watches: u64,
     pipes: u64,
 }
 
 impl Share {
-    /// As much as leaves the user most of the first and some of the second: without pipes of full size left, new ones are
-    /// small.
+    /// Returns a share that leaves the user most watches and half of the pipes: once the quota of full-size pipes is
+    /// used up, new pipes are small.
     pub(super) fn for_this_host() -> Self {
         static FOUND: OnceLock<Share> = OnceLock::new();
         *FOUND.get_or_init(|| {
@@ -43,12 +44,12 @@ impl Share {
         })
     }
 
-    /// Whether a cell with so many descriptors could have more.
+    /// Returns true when a cell with so many descriptors could exceed the share.
     pub(super) fn may_be_exceeded_by(self, count: u64) -> bool {
         count > self.pipes || max_watches(count) > self.watches
     }
 
-    /// The processes to end for the others to have no more than that.
+    /// Returns the processes to kill so that the others stay within the share.
     pub(super) fn select_excess(self, all: &[Process]) -> Vec<u32> {
         let mut left: Vec<&Process> = all.iter().collect();
         let mut ended = Vec::new();
@@ -65,26 +66,26 @@ impl Share {
         ended
     }
 
-    /// Where counting may stop.
+    /// Returns the number of watches at which counting may stop.
     pub(super) fn max_watches_counted(share: Option<Self>) -> u64 {
         share.map_or(u64::MAX, |share| share.watches)
     }
 }
 
-/// A number of descriptors watches most when half of them are epolls that watch the other half.
+/// Returns the maximum number of watches: half of the descriptors are epolls that watch the other half.
 fn max_watches(count: u64) -> u64 {
     let half = count.saturating_add(MAX_IN_FLIGHT) / 2;
     half.saturating_mul(half)
 }
 
-/// At most what the kernel holds for descriptors, but for sockets.
+/// Returns the maximum kernel memory of descriptors other than sockets.
 pub(super) fn max_kernel_memory(count: u64) -> u64 {
     let half = count / 2;
     let pipes = count.saturating_sub(MAX_UNCOUNTED_PIPES).saturating_mul(PIPE_SIZE);
     pipes.saturating_add(half.saturating_mul(half).saturating_mul(WATCH_SIZE))
 }
 
-/// What one process has open.
+/// The open descriptors of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -103,13 +104,13 @@ impl Process {
         Self { pid, count, open: descriptors::open(processes, pid, budget, max_watches_counted) }
     }
 
-    /// Leaves nothing but its sockets.
+    /// Drops everything but the sockets.
     pub(super) fn keep_sockets_only(&mut self) {
         self.open.pipes.clear();
         self.open.watches = 0;
     }
 
-    /// What was not looked at counts for what it is at most.
+    /// Returns the number of watches; of descriptors that were not scanned, the maximum.
     fn watches(&self) -> u64 {
         let half = if self.open.hidden { self.count / 2 } else { 0 };
         self.open.watches.max(half.saturating_mul(half))
@@ -127,8 +128,8 @@ fn distinct_pipes(all: &[&Process]) -> u64 {
     hidden.map(|process| process.count).sum::<u64>().saturating_add(seen.len() as u64)
 }
 
-/// Adds to each process its part of what the kernel holds. What belongs to no process that was looked at, such as a socket
-/// on its way through another, is added to those that hide what they have, or else to all.
+/// Adds each process's share of kernel memory. Memory without a known owner, such as that of a socket in flight through
+/// another one, is charged to the processes with hidden descriptors, or else to all.
 pub(super) fn charge(all: &mut [MemoryUse], open: &[Process], sockets: &SocketUsage) {
     let holders = |select: fn(&Open) -> &Vec<u32>| {
         let mut holders: HashMap<u32, u64> = HashMap::new();
@@ -139,7 +140,7 @@ pub(super) fn charge(all: &mut [MemoryUse], open: &[Process], sockets: &SocketUs
         holders
     };
     let (of_sockets, of_pipes) = (holders(|open| &open.sockets), holders(|open| &open.pipes));
-    // Those without a number, such as connections that wait to be accepted, are one together.
+    // Sockets without an inode, such as connections that wait to be accepted, are summed up.
     let mut bytes: HashMap<u32, u64> = HashMap::new();
     for socket in &sockets.sockets {
         let sum = bytes.entry(socket.inode).or_default();
@@ -190,19 +191,19 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_their_holders() {
+    fn sockets_are_charged_to_their_holders() {
         let socket = |inode, bytes| SocketMemory { inode, bytes, ..SocketMemory::default() };
         let sockets = SocketUsage { sockets: vec![socket(5, 100), socket(6, 40)], closed: 0 };
         let holds = |sockets: &[u32]| Open { sockets: sockets.to_vec(), ..Open::default() };
         let two = [process(2, holds(&[5, 5])), process(3, holds(&[5, 6]))];
         assert_eq!(charged(&two, &sockets), [50, 90]);
-        // What nobody has is all of theirs, or of who hides something.
+        // Sockets without an owner are charged to all, or to the process with hidden descriptors.
         let one = [process(2, holds(&[5])), process(3, holds(&[]))];
         assert_eq!(charged(&one, &sockets), [120, 20]);
         let hides = Open { hidden: true, ..Open::default() };
         let one = [process(2, holds(&[5])), process(3, hides)];
         assert_eq!(charged(&one, &sockets), [100, 40 + max_kernel_memory(100)]);
-        // So are connections that wait to be accepted, each of them.
+        // The same holds for each connection that waits to be accepted.
         let waiting = SocketUsage { sockets: vec![socket(0, 100), socket(0, 30)], closed: 0 };
         assert_eq!(charged(&[process(2, holds(&[]))], &waiting), [130]);
         let closed = SocketUsage { closed: 8, ..SocketUsage::default() };
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_of_what_is_shared_is_ended() {
+    fn the_largest_user_of_a_shared_quota_is_killed() {
         let share = Share { watches: 100, pipes: 10 };
         let watches = |watches| Open { watches, ..Open::default() };
         let pipes = |from: u32, to: u32| Open { pipes: (from..to).collect(), ..Open::default() };

@@ -1,4 +1,4 @@
-//! What processes of a cell have open, as far as the kernel holds something for it that no process has mapped.
+//! Open descriptors of processes that hold kernel memory.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -6,49 +6,49 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, readlinkat, statat};
 
-use super::processes::living;
+use super::processes::live_thread;
 use super::scan_budget::ScanBudget;
 
-/// What one process has open.
+/// The open descriptors of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Open {
-    /// Numbers of its sockets.
+    /// Inodes of its sockets.
     pub(super) sockets: Vec<u32>,
-    /// Numbers of its pipes.
+    /// Inodes of its pipes.
     pub(super) pipes: Vec<u32>,
-    /// What its epolls watch, all together.
+    /// Number of watches of all its epolls.
     pub(super) watches: u64,
-    /// Some of it was not looked at: the process forbids it, or that took too long.
+    /// True when some descriptors were not scanned: the process forbids it, or the budget was spent.
     pub(super) hidden: bool,
 }
 
-/// How many descriptors a process has.
+/// Returns the number of descriptors of a process.
 pub(super) fn count(processes: &OwnedFd, pid: u32) -> u64 {
     count_at(processes, &place(processes, pid))
 }
 
 fn count_at(processes: &OwnedFd, place: &str) -> u64 {
     let path = format!("{place}/fd");
-    let told = statat(processes, &path, AtFlags::empty()).map_or(0, |found| found.st_size);
-    if told > 0 {
-        return told.cast_unsigned();
+    let size = statat(processes, &path, AtFlags::empty()).map_or(0, |found| found.st_size);
+    if size > 0 {
+        return size.cast_unsigned();
     }
-    // Kernels before 6.2 do not tell.
+    // Kernels before 6.2 report no size.
     directory(processes, &path).map_or(0, |entries| entries.count().saturating_sub(2) as u64)
 }
 
-/// Where the descriptors of a process are told. When its first thread has ended before the others, only they have them;
-/// threads of what is counted share theirs.
+/// Returns the directory of `/proc` that lists the descriptors of a process. If its first thread has ended before the
+/// others, only their directories do; threads of monitored processes share their descriptors.
 fn place(processes: &OwnedFd, pid: u32) -> String {
     let own = pid.to_string();
     if count_at(processes, &own) > 0 {
         return own;
     }
-    living(processes, pid).map_or(own, |(place, _)| place)
+    live_thread(processes, pid).map_or(own, |(place, _)| place)
 }
 
-/// Looks at the descriptors of a process while there is budget, and no further than `most` watches.
-pub(super) fn open(processes: &OwnedFd, pid: u32, budget: ScanBudget, most: u64) -> Open {
+/// Scans the descriptors of a process within the budget, and up to `max` watches.
+pub(super) fn open(processes: &OwnedFd, pid: u32, budget: ScanBudget, max: u64) -> Open {
     let mut found = Open::default();
     let place = place(processes, pid);
     let Ok(entries) = directory(processes, &format!("{place}/fd")) else {
@@ -59,7 +59,7 @@ pub(super) fn open(processes: &OwnedFd, pid: u32, budget: ScanBudget, most: u64)
         if number.starts_with('.') {
             continue;
         }
-        if budget.is_spent() || found.watches > most {
+        if budget.is_spent() || found.watches > max {
             found.hidden = true;
             break;
         }
@@ -73,7 +73,7 @@ pub(super) fn open(processes: &OwnedFd, pid: u32, budget: ScanBudget, most: u64)
             found.pipes.push(inode);
         } else if what == "anon_inode:[eventpoll]" {
             let path = format!("{place}/fdinfo/{number}");
-            let watches = watches(processes, &path, most.saturating_sub(found.watches));
+            let watches = watches(processes, &path, max.saturating_sub(found.watches));
             found.watches = found.watches.saturating_add(watches.unwrap_or(0));
         }
     }
@@ -85,17 +85,17 @@ fn directory(processes: &OwnedFd, path: &str) -> io::Result<Dir> {
     Ok(Dir::new(openat(processes, path, flags, Mode::empty())?)?)
 }
 
-/// The number in `socket:[1]`.
+/// Parses the number in `socket:[1]`.
 fn numbered(what: &str, kind: &str) -> Option<u32> {
     what.strip_prefix(kind)?.strip_suffix(']')?.parse().ok()
 }
 
-/// How much one epoll watches, or a little more than `most`.
-fn watches(processes: &OwnedFd, path: &str, most: u64) -> io::Result<u64> {
+/// Counts the watches of one epoll, up to slightly more than `max`.
+fn watches(processes: &OwnedFd, path: &str, max: u64) -> io::Result<u64> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let mut file = BufReader::new(File::from(openat(processes, path, flags, Mode::empty())?));
     let (mut line, mut count) = (String::new(), 0);
-    while count <= most && file.read_line(&mut line)? > 0 {
+    while count <= max && file.read_line(&mut line)? > 0 {
         count += u64::from(line.starts_with("tfd:"));
         line.clear();
     }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_told_apart() {
+    fn descriptors_are_distinguished() {
         let processes = OwnedFd::from(File::open("/proc").unwrap());
         let pid = std::process::id();
         let budget = ScanBudget::unlimited();
@@ -126,7 +126,7 @@ mod tests {
             epoll::add(&poll, socket, data, epoll::EventFlags::IN).unwrap();
         }
         let after = open(&processes, pid, budget, u64::MAX);
-        // Other tests of this program open and close, too.
+        // Other tests of this program open and close descriptors, too.
         assert!(after.sockets.len() >= 2 && after.pipes.len() >= 2, "{after:?}");
         assert!(after.watches >= 2 && count(&processes, pid) >= 5, "{after:?}");
         assert!(open(&processes, pid, budget, 0).watches >= 1);

@@ -1,17 +1,16 @@
-//! How long one look at a cell may take.
+//! Time budget of one scan of a cell.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time of a processor that a look takes at most. Code decides how much there is to look at.
+/// Maximum processor time of a scan. Code controls how much there is to scan.
 const CPU_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The same with what others have the processors for meanwhile: a machine that is busy is no reason to take less for
-/// looked at.
+/// Maximum wall time of a scan. It is longer, so that a busy machine does not shorten scans.
 const WALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What is left of a look that this thread has begun.
+/// The budget of a scan on the current thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanBudget {
     cpu_deadline: Duration,
@@ -31,7 +30,7 @@ impl ScanBudget {
     }
 }
 
-/// What this thread has had of processors.
+/// Returns the processor time of this thread.
 fn thread_cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
@@ -53,15 +52,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_for_a_processor_counts_less_than_having_one() {
+    fn wall_time_has_a_larger_budget_than_processor_time() {
         let budget = ScanBudget::start();
         std::thread::sleep(2 * CPU_TIMEOUT);
-        assert!(!budget.is_spent(), "somebody else had the processors");
+        assert!(!budget.is_spent(), "the sleeping thread used no processor time");
         let budget = ScanBudget::start();
         while !budget.is_spent() {}
-        assert!(budget.deadline + WALL_TIMEOUT > Instant::now(), "it has an end");
+        assert!(budget.deadline + WALL_TIMEOUT > Instant::now(), "the processor time is limited");
         let budget = ScanBudget { cpu_deadline: Duration::MAX, ..ScanBudget::start() };
         std::thread::sleep(WALL_TIMEOUT + CPU_TIMEOUT);
-        assert!(budget.is_spent(), "nothing takes longer");
+        assert!(budget.is_spent(), "the wall time is limited");
     }
 }

@@ -1,4 +1,4 @@
-//! SocketMemory of the sockets of a cell, as the kernel tells it (`sock_diag`).
+//! Memory of the sockets of a cell, from the kernel (`sock_diag`).
 
 use std::fs;
 use std::io;
@@ -10,14 +10,14 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::read;
 
-/// Asks for one kind of sockets: a request of `sock_diag` without its header.
+/// A query for one kind of sockets: a `sock_diag` request without its header.
 struct Query {
     body: Vec<u8>,
-    /// Where the attributes of an answer begin, where the socket's number is, and which attribute has the memory.
+    /// Offset of the attributes in an answer, offset of the socket's inode, and number of the memory attribute.
     attributes_at: usize,
     inode_at: usize,
     memory: u16,
-    /// What the kernel needs for a socket of this kind that holds nothing, about.
+    /// Approximate kernel memory of an empty socket of this kind.
     empty: u64,
 }
 
@@ -28,7 +28,7 @@ const INTERNET: [u8; 2] = [2, 10];
 const PROTOCOLS: [u8; 2] = [6, 17];
 
 impl Query {
-    /// Local sockets (`unix_diag_req`).
+    /// Queries local sockets (`unix_diag_req`).
     fn local() -> Self {
         const SHOW_MEMORY: u32 = 0x20;
         let mut body = vec![UNIX, 0, 0, 0];
@@ -39,7 +39,7 @@ impl Query {
         Self { body, attributes_at: 16, inode_at: 4, memory: 5, empty: EMPTY_LOCAL }
     }
 
-    /// Sockets of the internet (`inet_diag_req_v2`).
+    /// Queries internet sockets (`inet_diag_req_v2`).
     fn internet(family: u8, protocol: u8) -> Self {
         const MEMORY: u8 = 7;
         let mut body = vec![family, protocol, 1 << (MEMORY - 1), 0];
@@ -60,7 +60,7 @@ impl Query {
         message
     }
 
-    /// One answer. What it lacks is zero.
+    /// Parses one answer. Missing fields are zero.
     fn answer(&self, body: &[u8]) -> SocketMemory {
         let inode = number(body, self.inode_at);
         let is_half = self.empty == EMPTY_INTERNET
@@ -80,8 +80,8 @@ impl Query {
     }
 }
 
-/// What is received and not read, and what is sent and not received, from the counters of `SK_MEMINFO`. Bytes that wait
-/// for the peer of a local socket are the sender's.
+/// Returns the bytes that are received and not read, or sent and not received, from the counters of `SK_MEMINFO`. Bytes
+/// that wait for the peer of a local socket are charged to the sender.
 fn held(counters: &[u8]) -> u64 {
     let counter = |place: usize| u64::from(number(counters, 4 * place));
     let (received, allocated, queued, backlog) = (counter(0), counter(2), counter(5), counter(7));
@@ -97,35 +97,35 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     number.map_or(0, |number| u32::from_ne_bytes(*number))
 }
 
-/// Sockets that hold nothing take memory all the same, and connections that wait to be accepted have no descriptor whose
-/// number is limited.
+/// Memory of empty sockets. It counts, because connections that wait to be accepted have no descriptor whose number is
+/// limited.
 const EMPTY_LOCAL: u64 = 2 * 1024;
 const EMPTY_INTERNET: u64 = 4 * 1024;
-/// Connections that are not yet made or are over: `TCP_SYN_RECV`, `TCP_TIME_WAIT`, `TCP_NEW_SYN_RECV`. Programs that connect
-/// often have thousands of them.
+/// Memory of connections that are being made or have ended: `TCP_SYN_RECV`, `TCP_TIME_WAIT`, `TCP_NEW_SYN_RECV`.
+/// Programs that connect often have thousands of them.
 const EMPTY_HALF: u64 = 512;
 const HALF_STATES: [u8; 3] = [3, 6, 12];
-/// Where an answer about a socket of the internet has its state.
+/// Offset of the state in an answer about an internet socket.
 const STATE_AT: usize = 1;
 
 const HEADER: usize = 16;
 /// `net.core.wmem_default` of most hosts.
 const DEFAULT_BUFFER: u64 = 212_992;
 
-/// One socket, and the bytes that it holds.
+/// One socket and its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SocketMemory {
     pub(super) inode: u32,
     pub(super) bytes: u64,
-    /// What it may send before it is received.
+    /// Size of its send buffer.
     pub(super) buffer: u64,
 }
 
-/// All sockets of a cell.
+/// Memory of all sockets of a cell.
 #[derive(Debug, Default)]
 pub(super) struct SocketUsage {
     pub(super) sockets: Vec<SocketMemory>,
-    /// At most what local sockets hold that are closed, and whose peer has not read what they sent.
+    /// Upper bound for local sockets that are closed while their peer has not read what they sent.
     pub(super) closed: u64,
 }
 
@@ -135,16 +135,16 @@ impl SocketUsage {
     }
 }
 
-/// A way to ask for the sockets of a cell.
+/// Lists the sockets of a cell.
 #[derive(Debug)]
 pub(super) struct Sockets {
     kernel: Mutex<OwnedFd>,
-    /// For sending, of those that were seen so far, in bytes.
+    /// Largest send buffer of the sockets seen so far, in bytes.
     largest_buffer: AtomicU64,
 }
 
 impl Sockets {
-    /// By a socket that the cell's set-up has made. Fails where this kernel does not tell.
+    /// Uses a netlink socket made by the cell's set-up. Fails if this kernel does not support the queries.
     pub(super) fn new(kernel: OwnedFd) -> io::Result<Self> {
         static SUPPORTED: OnceLock<bool> = OnceLock::new();
         let default = fs::read_to_string("/proc/sys/net/core/wmem_default").ok();
@@ -156,7 +156,7 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Counts. An idle cell has no sockets but those that this process has made, and costs a glance at two files.
+    /// Measures the sockets. An idle cell has only sockets made by this process, and needs just two reads.
     pub(super) fn count(&self, processes: &OwnedFd) -> io::Result<SocketUsage> {
         let Some(used) = NamespaceCounts::read(processes) else {
             return Ok(SocketUsage::default());
@@ -166,19 +166,19 @@ impl Sockets {
         }
         let (mut sockets, local) = self.query_all(used.internet)?;
         let protocols = read(processes, "1/net/protocols").unwrap_or_default();
-        // One is that of this process, by which it asks.
+        // One netlink socket is this process's own.
         if count_sockets(&protocols, &[NETLINK]) > 1 {
             sockets.extend(netlink(processes));
         }
         let mut counted = SocketUsage { sockets, closed: 0 };
-        // What they hold is told of none. Each has sent one packet more than its buffer takes, at most.
+        // The kernel does not list closed sockets. Each has sent at most one packet more than its buffer takes.
         let closed = count_sockets(&protocols, &LOCAL).saturating_sub(local);
         let max = self.largest_buffer.load(Ordering::Relaxed).saturating_mul(2);
         counted.closed = closed.saturating_mul(max);
         Ok(counted)
     }
 
-    /// All sockets, and how many of them are local.
+    /// Returns all sockets, and how many of them are local.
     fn query_all(&self, internet: bool) -> io::Result<(Vec<SocketMemory>, u64)> {
         let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
@@ -199,7 +199,7 @@ impl Sockets {
     }
 }
 
-/// Sends one question and reads all that is answered. The kernel has answered when it is sent.
+/// Sends one query and reads all answers. They are available as soon as the query is sent.
 fn send_query(
     kernel: &OwnedFd,
     query: &Query,
@@ -207,7 +207,7 @@ fn send_query(
 ) -> io::Result<()> {
     const ERROR: u16 = 2;
     const DONE: u16 = 3;
-    // What an earlier question has left unread.
+    // Drain unread answers of an earlier query.
     let mut buffer = vec![0; 64 * 1024];
     while recv(kernel, buffer.as_mut_slice(), RecvFlags::DONTWAIT).is_ok() {}
     send(kernel, &query.message(), SendFlags::DONTWAIT)?;
@@ -230,12 +230,12 @@ fn send_query(
     }
 }
 
-/// What the kernel counts for the network namespace of a cell.
+/// Socket counts of a cell's network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NamespaceCounts {
-    /// Sockets of any kind, also closed ones that still hold something.
+    /// Sockets of any kind, including closed ones that still hold memory.
     all: u64,
-    /// There are some of the internet.
+    /// True when there are internet sockets.
     internet: bool,
 }
 
@@ -254,16 +254,16 @@ impl NamespaceCounts {
     }
 }
 
-/// What begins the lines of the kernel's table of protocols.
+/// Prefixes of lines of the kernel's protocol table.
 const LOCAL: [&str; 2] = ["UNIX ", "UNIX-STREAM "];
 const NETLINK: &str = "NETLINK ";
 
-/// How many sockets of some protocols there are, also closed ones that still hold something.
+/// Counts the sockets of some protocols, including closed ones that still hold memory.
 fn count_sockets(protocols: &str, names: &[&str]) -> u64 {
     names.iter().filter_map(|name| field_after(protocols, name, 1)).sum()
 }
 
-/// Counts the sockets by which programs ask for their interfaces alone: what waits in them no control group counts.
+/// Measures only netlink sockets, whose data no control group counts.
 pub(super) fn count_netlink(processes: &OwnedFd) -> SocketUsage {
     let used = NamespaceCounts::read(processes).is_some_and(|used| used.all > 0);
     let protocols = used.then(|| read(processes, "1/net/protocols")).flatten();
@@ -272,13 +272,13 @@ pub(super) fn count_netlink(processes: &OwnedFd) -> SocketUsage {
     SocketUsage { sockets, closed: 0 }
 }
 
-/// Those sockets, of which the kernel tells in a table.
+/// Lists netlink sockets, which are only in a table of `/proc`.
 fn netlink(processes: &OwnedFd) -> Vec<SocketMemory> {
     let text = read(processes, "1/net/netlink").unwrap_or_default();
     text.lines().filter_map(parse_netlink_row).collect()
 }
 
-/// One row: what is received and not read, and what is sent. Those of the kernel itself have no number.
+/// Parses one row: bytes received and not read, and bytes sent. Sockets of the kernel itself have no inode.
 fn parse_netlink_row(line: &str) -> Option<SocketMemory> {
     const RECEIVED: usize = 4;
     const SENT: usize = 5;
@@ -290,7 +290,7 @@ fn parse_netlink_row(line: &str) -> Option<SocketMemory> {
     Some(SocketMemory { inode, bytes: EMPTY_LOCAL.saturating_add(held), buffer: 0 })
 }
 
-/// The word at a place after the one that a line begins with.
+/// Returns the word at a position after a line's prefix.
 fn field_after(text: &str, name: &str, place: usize) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().nth(place)?.parse().ok()
@@ -317,11 +317,11 @@ mod tests {
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
         let inode = fs::metadata(path).unwrap().ino();
         let found = counted.sockets.iter().find(|socket| u64::from(socket.inode) == inode);
-        found.expect("it is among all of them").bytes
+        found.expect("the list contains it").bytes
     }
 
     #[test]
-    fn what_is_sent_and_not_read_is_counted() {
+    fn unread_data_is_counted() {
         let processes = OwnedFd::from(File::open("/proc").unwrap());
         let (mut sender, reader) = UnixStream::pair().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_nobody_has_accepted_count_each() {
+    fn connections_that_wait_to_be_accepted_count_each() {
         let processes = OwnedFd::from(File::open("/proc").unwrap());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_sockets_for_interfaces_is_counted() {
+    fn data_in_netlink_sockets_is_counted() {
         let processes = OwnedFd::from(File::open("/proc").unwrap());
         let asks = socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
         // `RTM_GETLINK` for all interfaces.
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_cut_are_no_sockets() {
+    fn truncated_answers_are_no_sockets() {
         let query = Query::local();
         let mut whole = vec![1, 1, 1, 0, 7, 0, 0, 0];
         whole.extend([0; 8]);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_the_kernel_are_found() {
+    fn fields_of_kernel_tables_are_found() {
         let text = "sockets: used 12\nTCP: inuse 0 orphan 0\nUDP: inuse 3 mem 0\n";
         assert_eq!(field_after(text, "sockets:", 1), Some(12));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! All processes of a cell, stopped for a moment, so that none follows another while they are looked at.
+//! Stops all processes of a cell for a moment, so that no process replaces another during a scan.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,45 +10,45 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use super::processes;
 
-/// How often those that are new are stopped as well, before that is given up.
+/// Maximum number of rounds in which new processes are stopped as well.
 const MAX_ROUNDS: usize = 100;
 
-/// How long a signal takes to reach a process that is making another one.
+/// Time for a signal to reach a process that is forking.
 const SIGNAL_DELAY: Duration = Duration::from_millis(1);
 
-/// Processes that go on when this is dropped.
+/// Stopped processes, which continue when the guard is dropped.
 #[derive(Debug)]
 pub(super) struct StopGuard {
-    /// `None`: somebody else has stopped it, or it has ended, and it stays so.
+    /// `None` for a process that was already stopped or has ended; it is left so.
     processes: HashMap<u32, Option<OwnedFd>>,
-    is_whole: bool,
+    is_complete: bool,
 }
 
 impl StopGuard {
-    /// An error means that the cell is gone.
+    /// Stops all processes. An error means that the cell is gone.
     pub(super) fn stop_all(cell: &OwnedFd) -> io::Result<Self> {
-        let mut stopped = Self { processes: HashMap::new(), is_whole: false };
+        let mut stopped = Self { processes: HashMap::new(), is_complete: false };
         for round in 0..MAX_ROUNDS {
             let before = stopped.processes.len();
-            let gone = processes::each(cell, |pid| {
-                // Who is new was made by one that was not stopped, a moment ago, and is not stopped either.
+            let gone = processes::for_each(cell, |pid| {
+                // A new process was forked by one that was not stopped a moment ago, so it is not stopped either.
                 let is_old = round == 0;
                 stopped.processes.contains_key(&pid) || stopped.add(cell, pid, is_old)
             })?;
             let is_quiet = gone == 0 && stopped.processes.len() == before;
-            if is_quiet && stopped.is_whole {
+            if is_quiet && stopped.is_complete {
                 return Ok(stopped);
             }
-            stopped.is_whole = is_quiet;
+            stopped.is_complete = is_quiet;
             if is_quiet {
                 thread::sleep(SIGNAL_DELAY);
             }
         }
-        stopped.is_whole = false;
+        stopped.is_complete = false;
         Ok(stopped)
     }
 
-    /// Whether it is there.
+    /// Stops a process; returns whether it exists.
     fn add(&mut self, cell: &OwnedFd, pid: u32, is_old: bool) -> bool {
         if is_old && processes::is_stopped(cell, pid) {
             self.processes.insert(pid, None);
@@ -62,16 +62,16 @@ impl StopGuard {
         is_there
     }
 
-    /// Whether no process is left that goes on.
-    pub(super) fn is_whole(&self) -> bool {
-        self.is_whole
+    /// Returns true when no process is left running.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete
     }
 }
 
 impl Drop for StopGuard {
     fn drop(&mut self) {
         for process in self.processes.values().flatten() {
-            // It may have ended.
+            // The process may have ended.
             let _ = pidfd_send_signal(process, Signal::CONT);
         }
     }

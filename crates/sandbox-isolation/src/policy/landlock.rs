@@ -1,28 +1,28 @@
-//! Where code may write, as a second wall behind the mounts (Landlock).
+//! Limits where code may write, in addition to the mounts (Landlock).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use landlock::{ABI, Access, AccessFs, BitFlags, Scope};
 
-/// The oldest version with which files can still be moved from one directory to another.
-const OLDEST: i32 = 2;
-/// The oldest version that keeps files from being emptied. Behind mounts that is no loss; alone it would be all files
-/// of the user.
-pub(crate) const OLDEST_ALONE: i32 = 3;
+/// The oldest version that allows moving files between directories.
+const MIN_VERSION: i32 = 2;
+/// The oldest version that can forbid truncating files. Mounts protect files without it; a cell without mounts would
+/// expose all files of the user.
+pub(crate) const MIN_VERSION_CONFINED: i32 = 3;
 
-/// What may be done below a path.
+/// Rights below a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub(crate) path: PathBuf,
     pub(crate) rights: u64,
 }
 
-/// Rights that are taken away everywhere, and given back below some paths.
+/// Rights that are denied everywhere, and granted below some paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ruleset {
     pub(crate) handled: u64,
-    /// What is closed towards processes outside: abstract sockets, signals.
+    /// What is denied towards processes outside: abstract sockets, signals.
     pub(crate) scopes: u64,
     pub(crate) rules: Vec<Rule>,
 }
@@ -31,30 +31,31 @@ pub(crate) struct Ruleset {
 const OWN: [&str; 7] =
     ["/workspace", "/data", "/home/sandbox", "/run", "/tmp", "/var/tmp", "/dev/shm"];
 
-/// What code without a cell of its own shares with everybody, and may write.
+/// Writable devices that a confined cell shares with the host.
 ///
-/// No terminals: whoever may open the other end of his own may open those of the user, and read what is typed there.
+/// Terminals are not among them: a process that may open the other end of its own terminal may open the user's, and
+/// read what is typed there.
 const SHARED: [&str; 6] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
-/// What it shares and may only read: processes of the user have files there that change them.
-const SHOWN: &str = "/proc";
+/// A shared path that is only readable: files of the user's processes there could change those processes.
+const READ_ONLY_SHARED: &str = "/proc";
 
 impl Ruleset {
-    /// Whether this version of Landlock can keep a cell.
-    pub(crate) fn is_known(version: i32) -> bool {
-        version >= OLDEST
+    /// Returns whether this Landlock version can protect a cell.
+    pub(crate) fn is_supported(version: i32) -> bool {
+        version >= MIN_VERSION
     }
 
-    /// The ruleset of a strict cell, for what this kernel knows. `None`: it knows too little.
+    /// Returns the ruleset of a strict cell for this kernel's version. `None` when the version is too old.
     ///
-    /// Scopes are left out. The namespaces close what they would, and they would also part the programs of one cell.
-    /// `mounted` is what the host lets it write besides its own directories. `devices` are what it may open for writing
-    /// in `/dev`.
+    /// It has no scopes: the namespaces already separate the cell, and scopes would also separate the programs of one
+    /// cell. `mounted` are the writable mounts of the host. `devices` are the devices that may be opened for writing in
+    /// `/dev`.
     pub(crate) fn strict(version: i32, mounted: &[PathBuf], devices: &[PathBuf]) -> Option<Self> {
-        let all = writing(version)?;
+        let all = write_rights(version)?;
         let own = OWN.iter().map(PathBuf::from).chain(mounted.iter().cloned());
-        let own = own.map(|path| Rule { path, rights: changes(all) });
+        let own = own.map(|path| Rule { path, rights: without_devices(all) });
         let settings = (AccessFs::WriteFile | AccessFs::Truncate) & all;
         let device = (settings | (all & AccessFs::IoctlDev)).bits();
         let devices = devices.iter().map(|path| Rule { path: path.clone(), rights: device });
@@ -63,15 +64,15 @@ impl Ruleset {
         Some(Self { handled: all.bits(), scopes: 0, rules })
     }
 
-    /// The ruleset of code that is kept in by this and by little else: it reads what is below some paths and its own
-    /// directory, changes only that directory, and reaches no process outside by signals and abstract sockets.
-    pub(crate) fn alone(version: i32, readable: &[PathBuf], own: &Path) -> Option<Self> {
-        let write = writing(version).filter(|_| version >= OLDEST_ALONE)?;
+    /// Returns the ruleset of a cell without namespaces: its code reads below some paths and in its own directory,
+    /// changes only that directory, and reaches no process outside by signals and abstract sockets.
+    pub(crate) fn confined(version: i32, readable: &[PathBuf], own: &Path) -> Option<Self> {
+        let write = write_rights(version).filter(|_| version >= MIN_VERSION_CONFINED)?;
         let read = AccessFs::from_read(ABI::from(version));
         let rule = |path: &Path, rights: u64| Rule { path: path.to_owned(), rights };
         let mut rules: Vec<_> = readable.iter().map(|path| rule(path, read.bits())).collect();
-        rules.push(rule(Path::new(SHOWN), read.bits()));
-        rules.push(rule(own, read.bits() | changes(write)));
+        rules.push(rule(Path::new(READ_ONLY_SHARED), read.bits()));
+        rules.push(rule(own, read.bits() | without_devices(write)));
         let settings = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
         let settings = (read | settings & write).bits();
         rules.extend(SHARED.iter().map(|path| rule(Path::new(path), settings)));
@@ -80,12 +81,12 @@ impl Ruleset {
     }
 }
 
-fn writing(version: i32) -> Option<BitFlags<AccessFs>> {
-    Ruleset::is_known(version).then(|| AccessFs::from_write(ABI::from(version)))
+fn write_rights(version: i32) -> Option<BitFlags<AccessFs>> {
+    Ruleset::is_supported(version).then(|| AccessFs::from_write(ABI::from(version)))
 }
 
-/// Everything but making devices.
-fn changes(all: BitFlags<AccessFs>) -> u64 {
+/// Returns all rights but making devices.
+fn without_devices(all: BitFlags<AccessFs>) -> u64 {
     (all & !(AccessFs::MakeChar | AccessFs::MakeBlock)).bits()
 }
 
@@ -117,28 +118,29 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_get_none_rather_than_half() {
+    fn old_kernels_get_no_ruleset() {
         for version in [-38, 0, 1] {
             assert_eq!(Ruleset::strict(version, &[], &dev()), None);
-            assert_eq!(Ruleset::alone(version, &[], Path::new("/w")), None);
+            assert_eq!(Ruleset::confined(version, &[], Path::new("/w")), None);
         }
-        // It knows no right to empty files. Mounts stand before that one, and nothing before this one.
+        // It has no right for truncating files. Mounts protect a strict cell's files, but nothing protects a confined
+        // cell's.
         assert!(Ruleset::strict(2, &[], &dev()).is_some());
-        assert_eq!(Ruleset::alone(2, &[], Path::new("/w")), None);
-        let oldest = Ruleset::alone(OLDEST_ALONE, &[], Path::new("/w")).unwrap();
+        assert_eq!(Ruleset::confined(2, &[], Path::new("/w")), None);
+        let oldest = Ruleset::confined(MIN_VERSION_CONFINED, &[], Path::new("/w")).unwrap();
         assert_ne!(oldest.handled & AccessFs::Truncate as u64, 0);
     }
 
     #[test]
-    fn alone_nothing_that_others_have_is_written() {
+    fn a_confined_cell_writes_no_shared_files() {
         let writes = AccessFs::from_write(ABI::V5);
-        for version in OLDEST_ALONE..12 {
-            let ruleset = Ruleset::alone(version, &["/usr".into()], Path::new("/w")).unwrap();
+        for version in MIN_VERSION_CONFINED..12 {
+            let ruleset = Ruleset::confined(version, &["/usr".into()], Path::new("/w")).unwrap();
             for path in ["/", "/usr", "/proc", "/sys", "/tmp", "/dev", "/dev/shm", "/dev/pts"] {
                 assert!(!rights_at(&ruleset, path).intersects(writes), "{version} {path}");
             }
             assert!(rights_at(&ruleset, "/proc").contains(AccessFs::ReadFile | AccessFs::ReadDir));
-            // Where terminals are, and what makes them.
+            // Directories of terminals, and the device that makes them.
             for path in ["/dev", "/dev/pts", "/dev/ptmx"] {
                 assert_eq!(rights_at(&ruleset, path), BitFlags::EMPTY, "{version} {path}");
             }
@@ -147,11 +149,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_that_is_not_handled() {
+    fn only_handled_rights_are_granted() {
         for version in 2..12 {
             let rulesets = [
                 Ruleset::strict(version, &[], &dev()),
-                Ruleset::alone(version, &["/usr".into()], Path::new("/w")),
+                Ruleset::confined(version, &["/usr".into()], Path::new("/w")),
             ];
             for ruleset in rulesets.into_iter().flatten() {
                 for rule in &ruleset.rules {
@@ -176,9 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn scopes_are_closed_where_the_kernel_has_them_and_nothing_else_does() {
+    fn scopes_are_used_only_without_namespaces() {
         assert_eq!(Ruleset::strict(7, &[], &dev()).unwrap().scopes, 0);
-        assert_eq!(Ruleset::alone(5, &[], Path::new("/w")).unwrap().scopes, 0);
-        assert_eq!(Ruleset::alone(6, &[], Path::new("/w")).unwrap().scopes, 3);
+        assert_eq!(Ruleset::confined(5, &[], Path::new("/w")).unwrap().scopes, 0);
+        assert_eq!(Ruleset::confined(6, &[], Path::new("/w")).unwrap().scopes, 3);
     }
 }

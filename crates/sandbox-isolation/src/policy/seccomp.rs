@@ -1,8 +1,8 @@
-//! Which system calls are refused, and with which error.
+//! Refused system calls, and their errors.
 //!
-//! A list of what is refused: ordinary programs keep working, and what is newer than this list is refused too, as if
-//! the kernel were older. What is listed makes namespaces, changes mounts, looks into other processes, or is a large
-//! part of the kernel that ordinary programs have no use for.
+//! A deny list, so that ordinary programs keep working; calls newer than the list are refused too, as by an older
+//! kernel. Listed calls make namespaces, change mounts, inspect other processes, or belong to large parts of the kernel
+//! that ordinary programs do not use.
 
 use std::fmt;
 
@@ -14,36 +14,36 @@ use crate::bpf::{
 };
 use crate::options;
 
-/// The newest call that has been looked at (`mseal`). Numbers are the same on every architecture from 424 on.
-const NEWEST: u32 = 462;
+/// The newest reviewed call (`mseal`). Numbers are the same on every architecture from 424 on.
+const NEWEST_REVIEWED: u32 = 462;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// The error that a refused call gives.
+/// The error of a refused call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     NotPermitted,
-    /// As on a kernel without the call: programs then take an older way.
-    NotThere,
+    /// As on a kernel without the call: programs then use an older one.
+    NoSuchCall,
     NoSuchFamily,
     NoSuchProtocol,
     NotSupported,
     NoMemory,
-    /// As for what the call is not for, or the kernel is without: programs then read and write, or do without.
+    /// As for an unsupported option: programs then read and write instead, or do without.
     Invalid,
-    /// As for a request that is for another kind of file.
+    /// As for a request that belongs to another kind of file.
     NoSuchRequest,
-    /// As on a kernel without that option of sockets.
+    /// As on a kernel without that socket option.
     NoSuchOption,
 }
 
 impl Action {
     const ALL: [Self; 9] = [
         Self::NotPermitted,
-        Self::NotThere,
+        Self::NoSuchCall,
         Self::NoSuchFamily,
         Self::NoSuchProtocol,
         Self::NotSupported,
@@ -56,7 +56,7 @@ impl Action {
     const fn errno(self) -> i32 {
         match self {
             Self::NotPermitted => libc::EPERM,
-            Self::NotThere => libc::ENOSYS,
+            Self::NoSuchCall => libc::ENOSYS,
             Self::NoSuchFamily => libc::EAFNOSUPPORT,
             Self::NoSuchProtocol => libc::EPROTONOSUPPORT,
             Self::NotSupported => libc::EOPNOTSUPP,
@@ -72,31 +72,31 @@ impl Action {
     }
 }
 
-/// When a call is refused.
+/// Condition under which a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
     Always,
     /// An argument has any of these bits.
     AnyBit(u8, u32),
-    /// One argument has any of some bits, and so has another.
+    /// Two arguments have any of some bits each.
     BothBits((u8, u32), (u8, u32)),
-    /// An argument is one of these.
+    /// An argument is one of these values.
     OneOf(u8, &'static [u32]),
-    /// An argument is none of these.
+    /// An argument is none of these values.
     NoneOf(u8, &'static [u32]),
-    /// Some bits of an argument are none of these.
+    /// Some bits of an argument are none of these values.
     BitsNoneOf(u8, u32, &'static [u32]),
-    /// An argument has a bit and lacks another.
+    /// An argument has one bit and lacks the other.
     BitWithout(u8, u32, u32),
-    /// One argument is this, and another is greater than that.
+    /// One argument is the first value, and another is greater than the second.
     IsAndGreater((u8, u32), (u8, u32)),
-    /// One argument is this, and another is one of those.
+    /// One argument is the value, and another is one of the values.
     IsAndOneOf((u8, u32), (u8, &'static [u32])),
-    /// One argument is this, and another is none of those.
+    /// One argument is the value, and another is none of the values.
     IsAndNoneOf((u8, u32), (u8, &'static [u32])),
 }
 
-/// One line of the policy.
+/// One rule of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rule {
     name: &'static str,
@@ -122,37 +122,38 @@ macro_rules! always {
     };
 }
 
-/// Flags that make namespaces. The last, for time, is no flag of `clone`, where it is part of a signal's number.
+/// Flags that make namespaces. The last one, for time, is not a flag of `clone`, where that bit belongs to the signal
+/// number.
 const NEW_NAMESPACE: u32 = 0x7e02_0000;
 const NEW_TIME_NAMESPACE: u32 = 0x80;
 
-/// Local, IPv4, IPv6. Others are rarely used parts of the kernel, and some reach past the network namespace.
+/// Local, IPv4, IPv6. Other families are rarely used parts of the kernel, and some reach past the network namespace.
 const FAMILIES: &[u32] = &[1, 2, 10];
-/// Netlink, by which programs ask for network interfaces (`NETLINK_ROUTE`) and for much else. ZeroMQ, and so every Jupyter kernel, does without after this
-/// error alone, and takes any other one for a bug of its own and ends.
+/// Netlink, with which programs list network interfaces (`NETLINK_ROUTE`) and do much else. ZeroMQ, and so every
+/// Jupyter kernel, does without after exactly this error, and aborts after any other.
 const NETLINK: &[u32] = &[16];
 /// The default, ICMP, TCP, UDP, ICMPv6.
 const PROTOCOLS: &[u32] = &[0, 1, 6, 17, 58];
-/// Puts characters into the input of a terminal (TIOCSTI), controls a console (TIOCLINUX), changes the line discipline
-/// (TIOCSETD), takes the console's output (TIOCCONS).
-const TERMINAL_TRICKS: &[u32] = &[0x5412, 0x541c, 0x5423, 0x541d];
-/// The default execution domain, and asking which one it is.
+/// Inserting terminal input (TIOCSTI), console control (TIOCLINUX), the line discipline (TIOCSETD), redirecting console
+/// output (TIOCCONS).
+const TERMINAL_ATTACKS: &[u32] = &[0x5412, 0x541c, 0x5423, 0x541d];
+/// The default execution domain, and the query for the current one.
 const PERSONALITIES: &[u32] = &[0, u32::MAX];
-/// The first process of a cell, which everything in it depends on.
+/// The first process of a cell, on which all of its processes depend.
 const FIRST_PROCESS: &[u32] = &[1];
-/// `PRIO_PROCESS` and `IOPRIO_WHO_PROCESS`. Groups and users have the first process among them.
+/// `PRIO_PROCESS` and `IOPRIO_WHO_PROCESS`. Groups and users would include the first process.
 const ONE_PROCESS: &[u32] = &[0];
 const ONE_PROCESS_OF_IO: &[u32] = &[1];
 
-/// `F_SETLEASE`: whoever opens the file waits for the holder, a program of the host as well when the file is mounted.
-/// `F_NOTIFY` tells of such programs, and its number has no limit.
-const HOLDS_UP_OTHERS: &[u32] = &[1024, 1026];
+/// `F_SETLEASE`: a process that opens the file waits for the lease holder, including programs of the host if the file
+/// is mounted. `F_NOTIFY` reports such programs, and its number is not limited.
+const DELAYS_OTHERS: &[u32] = &[1024, 1026];
 
-/// `CLONE_PARENT`: a new process would be a child of whoever started this one, outside of the cell.
+/// `CLONE_PARENT`: the new process would be a child of its parent's parent, outside of the cell.
 const SIBLING: u32 = 0x8000;
-/// Calls that depend on their arguments.
+/// Calls whose refusal depends on their arguments.
 const CHECKED: &[Rule] = &[
-    rule!(SYS_ioctl, Condition::OneOf(1, TERMINAL_TRICKS), NotPermitted),
+    rule!(SYS_ioctl, Condition::OneOf(1, TERMINAL_ATTACKS), NotPermitted),
     rule!(
         SYS_ioctl,
         Condition::BitsNoneOf(1, options::KIND_OF_REQUEST, options::OF_IOCTL),
@@ -181,16 +182,16 @@ const CHECKED: &[Rule] = &[
     rule!(SYS_ioprio_set, Condition::NoneOf(0, ONE_PROCESS_OF_IO), NotPermitted),
     rule!(SYS_ioprio_set, Condition::OneOf(1, FIRST_PROCESS), NotPermitted),
     rule!(SYS_mmap, Condition::AnyBit(3, HUGE_MAPPING), NoMemory),
-    rule!(SYS_fcntl, Condition::OneOf(1, HOLDS_UP_OTHERS), NotPermitted),
+    rule!(SYS_fcntl, Condition::OneOf(1, DELAYS_OTHERS), NotPermitted),
     rule!(SYS_fcntl, Condition::NoneOf(1, options::OF_FCNTL), Invalid),
 ];
 
-/// Where the network is the cell's own, it may be looked at: what changes it needs a capability. What waits in these sockets is
-/// counted where memory is limited.
+/// Where the cell has its own network, its interfaces may be listed: changing them needs a capability. Data in these
+/// sockets is counted where memory is limited.
 const FAMILIES_AND_INTERFACES: &[u32] = &[1, 2, 10, 16];
-const INTERFACES_ALONE: Condition = Condition::IsAndNoneOf((0, 16), (2, &[0]));
+const ONLY_ROUTE_NETLINK: Condition = Condition::IsAndNoneOf((0, 16), (2, &[0]));
 const READING_INTERFACES: &[Rule] = &[
-    rule!(SYS_socket, INTERFACES_ALONE, NotSupported),
+    rule!(SYS_socket, ONLY_ROUTE_NETLINK, NotSupported),
     rule!(SYS_socket, Condition::NoneOf(0, FAMILIES_AND_INTERFACES), NoSuchFamily),
 ];
 const WITHOUT_INTERFACES: &[Rule] = &[
@@ -198,15 +199,15 @@ const WITHOUT_INTERFACES: &[Rule] = &[
     rule!(SYS_socket, Condition::NoneOf(0, FAMILIES), NoSuchFamily),
 ];
 
-/// Options of sockets, level by level.
+/// Returns the rules on socket options, level by level.
 fn options_of_sockets() -> impl Iterator<Item = Rule> {
     options::OF_SETSOCKOPT.iter().map(|&(level, passing)| {
         rule!(SYS_setsockopt, Condition::IsAndNoneOf((1, level), (2, passing)), NoSuchOption)
     })
 }
 
-/// The C library falls back to `clone`, whose flags a filter can see.
-const NEWER_WAYS: &[Rule] = always!(NotThere: SYS_clone3);
+/// The C library falls back to `clone`, whose flags a filter can read.
+const NEWER_CALLS: &[Rule] = always!(NoSuchCall: SYS_clone3);
 
 const MOUNTS: &[Rule] = always!(NotPermitted:
     SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_move_mount SYS_open_tree SYS_fsopen
@@ -224,18 +225,19 @@ const WHOLE_MACHINE: &[Rule] = always!(NotPermitted:
     SYS_acct SYS_syslog SYS_vhangup SYS_sethostname SYS_setdomainname SYS_settimeofday
     SYS_clock_settime SYS_adjtimex SYS_clock_adjtime);
 
-/// Parts of the kernel where many of its bugs have been, and that programs do without.
+/// Parts of the kernel with a history of bugs, which programs do without.
 const LARGE_PARTS: &[Rule] = always!(NotPermitted:
     SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_io_uring_setup SYS_io_uring_enter
     SYS_io_uring_register);
 
-/// Where programs look first whether the kernel has it, and do without otherwise: placement of memory on machines of
-/// several nodes, memory that nobody can count, requests whose number is limited for the whole machine.
-const DONE_WITHOUT: &[Rule] = always!(NotThere:
+/// Calls that programs probe for, and do without otherwise: memory placement on NUMA machines, memory that cannot be
+/// counted, requests whose number is limited for the whole machine.
+const OPTIONAL_CALLS: &[Rule] = always!(NoSuchCall:
     SYS_get_mempolicy SYS_set_mempolicy SYS_mbind SYS_set_mempolicy_home_node SYS_memfd_secret
     SYS_io_setup SYS_lookup_dcookie SYS_nfsservctl);
 
-/// Attributes of files in memory, access lists above all, are memory that is counted neither for the disk nor for anybody.
+/// Extended attributes of in-memory files, above all access lists, are memory that neither the disk limit nor any
+/// process is charged for.
 const ATTRIBUTES: &[Rule] = always!(NotSupported: SYS_setxattr SYS_lsetxattr SYS_fsetxattr);
 
 #[cfg(target_arch = "x86_64")]
@@ -244,67 +246,65 @@ const OF_THIS_ARCHITECTURE: &[Rule] = always!(NotPermitted:
 #[cfg(not(target_arch = "x86_64"))]
 const OF_THIS_ARCHITECTURE: &[Rule] = &[];
 
-/// Memory that a process can hold without having it mapped, so that adding up what processes have does not find it.
-/// Mappings that are shared and anonymous keep their pages when a process lets go of them, or of all but one. Semaphores
-/// and queues belong to no process at all.
+/// Memory that a process can hold without mapping it, so that the monitor does not see it. Shared anonymous mappings
+/// keep their pages when a process unmaps them, or all but one of their pages. Semaphores and queues belong to no
+/// process at all.
 const UNCOUNTED_MEMORY: &[Rule] = &[
-    rule!(SYS_memfd_create, Condition::Always, NotThere),
+    rule!(SYS_memfd_create, Condition::Always, NoSuchCall),
     rule!(SYS_mmap, Condition::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
     rule!(SYS_mmap, Condition::AnyBit(3, GROWS_DOWN), NoMemory),
     rule!(SYS_clone, Condition::BitWithout(0, SHARES_MEMORY, THREAD | VFORK), NotPermitted),
 ];
-/// `MAP_GROWSDOWN`: what grows so is a stack to the kernel, which the limit of a process does not count.
+/// `MAP_GROWSDOWN`: the kernel treats such a mapping as a stack, which a process's memory limit does not count.
 const GROWS_DOWN: u32 = 0x100;
-/// `CLONE_VM`: a process with the memory of another one, which can end and leave it that. Threads have it, and what is about
-/// to become another program (`CLONE_VFORK`).
+/// `CLONE_VM`: a process that shares another one's memory, and can keep it after the other has ended. Threads use it,
+/// and processes about to execute a program (`CLONE_VFORK`).
 const SHARES_MEMORY: u32 = 0x100;
 const VFORK: u32 = 0x4000;
-const UNCOUNTED_SEGMENTS: &[Rule] = always!(NotThere: SYS_shmget SYS_semget SYS_msgget);
-/// A ruleset of Landlock takes megabytes and is a descriptor.
-const RULESETS: &[Rule] = always!(NotThere: SYS_landlock_create_ruleset);
-/// Pages that are put into a pipe or a socket stay when their process or file has let go of them, each with all of a huge
-/// page around it, and count there for as few of their bytes as were asked for.
+const UNCOUNTED_SEGMENTS: &[Rule] = always!(NoSuchCall: SYS_shmget SYS_semget SYS_msgget);
+/// A Landlock ruleset can take megabytes, held only by a descriptor.
+const RULESETS: &[Rule] = always!(NoSuchCall: SYS_landlock_create_ruleset);
+/// Pages that are put into a pipe or a socket stay after their process or file has released them, each with all of a
+/// huge page around it, and count there only for the requested bytes.
 const PAGES_KEPT: &[Rule] = &[
-    rule!(SYS_vmsplice, Condition::Always, NotThere),
+    rule!(SYS_vmsplice, Condition::Always, NoSuchCall),
     rule!(SYS_splice, Condition::Always, Invalid),
     rule!(SYS_sendfile, Condition::Always, Invalid),
-    rule!(
-        SYS_setsockopt,
-        Condition::IsAndOneOf((1, OF_SOCKETS), (2, WITHOUT_COPIES)),
-        NotSupported
-    ),
+    rule!(SYS_setsockopt, Condition::IsAndOneOf((1, OF_SOCKETS), (2, ZEROCOPY)), NotSupported),
 ];
 /// `SOL_SOCKET` and `SO_ZEROCOPY`.
 const OF_SOCKETS: u32 = 1;
-const WITHOUT_COPIES: &[u32] = &[60];
-/// `F_SETPIPE_SZ`, as the kernel answers whoever has too many large pipes: what is in pipes is counted by their number,
-/// and the kernel counts it for each user, who must have some left.
+const ZEROCOPY: &[u32] = &[60];
+/// `F_SETPIPE_SZ`, with the kernel's error for a user with too many large pipes: data in pipes is counted by their
+/// number, and the kernel has a quota per user, which must not be used up.
 const LARGE_PIPES: Rule =
     rule!(SYS_fcntl, Condition::IsAndGreater((1, 1031), (2, PIPE_SIZE)), NotPermitted);
-/// Threads with descriptors of their own, `CLONE_FILES` and `CLOSE_RANGE_UNSHARE`: what is counted are those of processes.
+/// Threads with descriptors of their own, `CLONE_FILES` and `CLOSE_RANGE_UNSHARE`: only the descriptors of processes
+/// are counted.
 const DESCRIPTORS_OF_THREADS: &[Rule] = &[
     rule!(SYS_clone, Condition::BitWithout(0, THREAD, FILES), NotPermitted),
     rule!(SYS_unshare, Condition::AnyBit(0, FILES), NotPermitted),
-    rule!(SYS_close_range, Condition::AnyBit(2, CLOSES_OWN), NotThere),
+    rule!(SYS_close_range, Condition::AnyBit(2, CLOSES_OWN), NoSuchCall),
 ];
 const CLOSES_OWN: u32 = 0x2;
 const THREAD: u32 = 0x1_0000;
 const FILES: u32 = 0x400;
-/// What a pipe has by default, in bytes.
+/// The default capacity of a pipe, in bytes.
 pub(crate) const PIPE_SIZE: u32 = 64 * 1024;
-/// `MAP_ANONYMOUS`, and the bit of `MAP_SHARED` that `MAP_PRIVATE` has not.
+/// `MAP_ANONYMOUS`, and the bit of `MAP_SHARED` that `MAP_PRIVATE` lacks.
 const ANONYMOUS: u32 = 0x20;
 const SHARED: u32 = 0x1;
 
-/// The same calls where a control group counts, or nobody: all but pages that the host has put aside, which nothing counts,
-/// and large sets of semaphores, which the end of no process frees. Of small ones the kernel allows some 40 MiB.
+/// The same calls where a control group or nothing counts memory: refused are only reserved huge pages of the host,
+/// which nothing counts, and large sets of semaphores, which outlive every process. Small sets take at most some 40
+/// MiB.
 const UNOWNED_MEMORY: &[Rule] =
     &[rule!(SYS_memfd_create, Condition::AnyBit(1, HUGE_FILE), NoMemory)];
 const UNOWNED_SEGMENTS: &[Rule] = &[
     rule!(SYS_shmget, Condition::AnyBit(2, HUGE_SEGMENT), NoMemory),
     rule!(SYS_semget, Condition::AnyBit(1, !MAX_SEMAPHORES), NoMemory),
 ];
-/// The bits of the largest number of semaphores in a set.
+/// The bits of the maximum number of semaphores in a set.
 const MAX_SEMAPHORES: u32 = 0xf;
 /// `MAP_HUGETLB`, `MFD_HUGETLB`, `SHM_HUGETLB`.
 const HUGE_MAPPING: u32 = 0x4_0000;
@@ -313,15 +313,15 @@ const HUGE_SEGMENT: u32 = 0o4000;
 
 /// `S_ISUID` and `S_ISGID`.
 const SET_ID: u32 = 0o6000;
-/// `O_CREAT` and `O_TMPFILE`: only then a mode means anything.
+/// `O_CREAT` and `O_TMPFILE`: the mode matters only with one of them.
 const CREATES: u32 = 0o100 | 0o20_000_000;
 
-/// Files that give whoever starts them the rights of their owner, where they would be seen by programs of the host: making
-/// them. The last one hides its mode from filters; programs then take the older call.
+/// Creating set-user-id files, where programs of the host would see them. `openat2` hides its mode from filters;
+/// programs then use the older call.
 const SET_ID_MADE: &[Rule] = &[
     rule!(SYS_mknodat, Condition::AnyBit(2, SET_ID), NotPermitted),
     rule!(SYS_openat, Condition::BothBits((2, CREATES), (3, SET_ID)), NotPermitted),
-    rule!(SYS_openat2, Condition::Always, NotThere),
+    rule!(SYS_openat2, Condition::Always, NoSuchCall),
 ];
 #[cfg(target_arch = "x86_64")]
 const SET_ID_MADE_HERE: &[Rule] = &[
@@ -331,7 +331,7 @@ const SET_ID_MADE_HERE: &[Rule] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const SET_ID_MADE_HERE: &[Rule] = &[];
-/// The same bits of files that are there already.
+/// Setting the same bits on existing files.
 const SET_ID_GIVEN: &[Rule] = &[
     rule!(SYS_fchmod, Condition::AnyBit(1, SET_ID), NotPermitted),
     rule!(SYS_fchmodat, Condition::AnyBit(2, SET_ID), NotPermitted),
@@ -342,27 +342,28 @@ const SET_ID_GIVEN_HERE: &[Rule] = &[rule!(SYS_chmod, Condition::AnyBit(1, SET_I
 #[cfg(not(target_arch = "x86_64"))]
 const SET_ID_GIVEN_HERE: &[Rule] = &[];
 
-/// Where other processes of this user can be named: changing limits and priorities of any but oneself.
+/// Where other processes of this user are visible: changing limits and priorities of any process but the caller.
 const OTHER_LIMITS: &[Rule] = &[
-    rule!(SYS_prlimit64, Condition::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_sched_setaffinity, Condition::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_sched_setattr, Condition::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_sched_setparam, Condition::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_sched_setscheduler, Condition::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_setpriority, Condition::NoneOf(1, ONESELF), NotPermitted),
-    rule!(SYS_ioprio_set, Condition::NoneOf(1, ONESELF), NotPermitted),
+    rule!(SYS_prlimit64, Condition::NoneOf(0, CALLER), NotPermitted),
+    rule!(SYS_sched_setaffinity, Condition::NoneOf(0, CALLER), NotPermitted),
+    rule!(SYS_sched_setattr, Condition::NoneOf(0, CALLER), NotPermitted),
+    rule!(SYS_sched_setparam, Condition::NoneOf(0, CALLER), NotPermitted),
+    rule!(SYS_sched_setscheduler, Condition::NoneOf(0, CALLER), NotPermitted),
+    rule!(SYS_setpriority, Condition::NoneOf(1, CALLER), NotPermitted),
+    rule!(SYS_ioprio_set, Condition::NoneOf(1, CALLER), NotPermitted),
 ];
-const ONESELF: &[u32] = &[0];
+const CALLER: &[u32] = &[0];
 
-/// Where the files of the host are in sight: ways to them that Landlock knows no right for. Local sockets with a path
-/// lead to servers of the host, such as a container engine; pairs of sockets stay that are connected for good;
-/// those of datagrams can be turned to another address. The owner of a file may change its mode and attributes, and so may this user.
+/// Where the files of the host are visible: accesses for which Landlock has no right. Local sockets with a path lead to
+/// servers of the host, such as a container engine; only pairs of sockets that stay connected are allowed, since
+/// datagram pairs can be redirected to another address. A file's owner may change its mode and attributes, and the
+/// cell's user is the owner.
 const FILES_OF_OTHERS: &[Rule] = &[
     rule!(SYS_socket, Condition::OneOf(0, &[1]), NotPermitted),
     rule!(SYS_socketpair, Condition::NoneOf(1, CONNECTED), NotPermitted),
-    rule!(SYS_fchmod, Condition::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
-    rule!(SYS_fchmodat, Condition::AnyBit(2, OPEN_TO_OTHERS), NotPermitted),
-    rule!(SYS_fchmodat2, Condition::Always, NotThere),
+    rule!(SYS_fchmod, Condition::AnyBit(1, ACCESSIBLE_TO_OTHERS), NotPermitted),
+    rule!(SYS_fchmodat, Condition::AnyBit(2, ACCESSIBLE_TO_OTHERS), NotPermitted),
+    rule!(SYS_fchmodat2, Condition::Always, NoSuchCall),
     rule!(SYS_ioctl, Condition::OneOf(1, CHANGES_OF_FILES), NotPermitted),
     rule!(SYS_removexattr, Condition::Always, NotSupported),
     rule!(SYS_lremovexattr, Condition::Always, NotSupported),
@@ -372,15 +373,15 @@ const FILES_OF_OTHERS: &[Rule] = &[
 ];
 #[cfg(target_arch = "x86_64")]
 const FILES_OF_OTHERS_HERE: &[Rule] = &[
-    rule!(SYS_chmod, Condition::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
+    rule!(SYS_chmod, Condition::AnyBit(1, ACCESSIBLE_TO_OTHERS), NotPermitted),
     rule!(SYS_chown, Condition::Always, NotPermitted),
     rule!(SYS_lchown, Condition::Always, NotPermitted),
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const FILES_OF_OTHERS_HERE: &[Rule] = &[];
-/// What the owner of a file can do with a descriptor that is for reading alone: `FS_IOC_SETFLAGS`, also as 32-bit programs
-/// ask for it, `FS_IOC_FSSETXATTR`, `FS_IOC_ENABLE_VERITY`, after which nobody writes it any more; and on Btrfs making and
-/// removing subvolumes, in both forms each, and their flags.
+/// Changes that a file's owner can make with a read-only descriptor: `FS_IOC_SETFLAGS`, also in its 32-bit form,
+/// `FS_IOC_FSSETXATTR`, `FS_IOC_ENABLE_VERITY`, which makes a file read-only for good; and on Btrfs making and removing
+/// subvolumes, in both forms each, and their flags.
 const CHANGES_OF_FILES: &[u32] = &[
     0x4008_6602,
     0x4004_6602,
@@ -394,36 +395,36 @@ const CHANGES_OF_FILES: &[u32] = &[
     0x5000_943f,
     0x4008_941a,
 ];
-/// Set-user-id, set-group-id, and writing for the group and for everybody.
-const OPEN_TO_OTHERS: u32 = 0o6022;
-/// Shared memory, semaphores and queues that programs of this user find by a key or a name: without a namespace for them
-/// they are those of the host. No path leads there that Landlock would know.
-const MESSAGES_OF_OTHERS: &[Rule] = always!(NotThere:
+/// Set-user-id, set-group-id, and write access for the group and for others.
+const ACCESSIBLE_TO_OTHERS: u32 = 0o6022;
+/// Shared memory, semaphores and queues that are found by a key or a name: without an IPC namespace they are those of
+/// the host, and no path protects them that Landlock could check.
+const MESSAGES_OF_OTHERS: &[Rule] = always!(NoSuchCall:
     SYS_shmget SYS_shmat SYS_shmdt SYS_shmctl SYS_semget SYS_semop SYS_semtimedop SYS_semctl SYS_msgget
     SYS_msgsnd SYS_msgrcv SYS_msgctl SYS_mq_open SYS_mq_unlink);
-/// `SOCK_STREAM` and `SOCK_SEQPACKET`, also with `SOCK_CLOEXEC` and `SOCK_NONBLOCK`. All others are datagrams, also
-/// `SOCK_RAW`.
+/// `SOCK_STREAM` and `SOCK_SEQPACKET`, also with `SOCK_CLOEXEC` and `SOCK_NONBLOCK`. All other types are datagrams,
+/// also `SOCK_RAW`.
 const CONNECTED: &[u32] = &[1, 0x8_0001, 0x801, 0x8_0801, 5, 0x8_0005, 0x805, 0x8_0805];
 
-/// What a filter is for.
+/// The situation for which a filter is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FilterProfile {
-    /// Memory is limited by adding up, so none may be hidden.
+    /// A monitor limits memory, so no memory may be hidden from it.
     pub(crate) counts_memory: bool,
     /// There is no network namespace: only local sockets.
     pub(crate) closes_network: bool,
-    /// The network namespace is the cell's own, and code may ask for its interfaces.
+    /// The network namespace is the cell's own, and code may list its interfaces.
     pub(crate) reads_interfaces: bool,
-    /// There is no namespace of processes, mounts and messages: limits and priorities of no other process, files of no
-    /// other, nothing that is shared by key or name.
+    /// There are no process, mount and IPC namespaces: no changes to limits and priorities of other processes, to other
+    /// users' files, or to anything shared by key or name.
     pub(crate) shares_processes: bool,
-    /// Files of the host can be changed, so none may get a set-user-id or set-group-id bit.
+    /// Files of the host can be changed, so no file may get a set-user-id or set-group-id bit.
     pub(crate) keeps_set_id: bool,
-    /// Outside it is the user of the host, whom the kernel counts some things for.
+    /// The cell runs as a user of the host, for whom the kernel has quotas.
     pub(crate) shares_user: bool,
 }
 
-/// A filter of system calls.
+/// A system call filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Filter {
     rules: Vec<Rule>,
@@ -448,13 +449,13 @@ impl Filter {
         });
         let always = [
             CHECKED,
-            NEWER_WAYS,
+            NEWER_CALLS,
             MOUNTS,
             OTHER_PROCESSES,
             KEYRINGS,
             WHOLE_MACHINE,
             LARGE_PARTS,
-            DONE_WITHOUT,
+            OPTIONAL_CALLS,
             ATTRIBUTES,
             OF_THIS_ARCHITECTURE,
         ];
@@ -465,7 +466,7 @@ impl Filter {
             false => (UNOWNED_MEMORY, UNOWNED_SEGMENTS),
         };
         rules.extend(memory);
-        // Otherwise they are refused as a whole already.
+        // Other profiles already refuse the whole call.
         if !profile.shares_processes {
             rules.extend(segments);
         }
@@ -486,7 +487,7 @@ impl Filter {
         Self { rules }
     }
 
-    /// The form in which the kernel takes it.
+    /// Encodes the filter in the kernel's format.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.program().bytes()
     }
@@ -497,8 +498,8 @@ impl Filter {
         program.test(IF_EQUAL, ARCHITECTURE, 1, 0);
         program.answer(KILL_PROCESS);
         program.load(NUMBER_AT);
-        program.test(IF_GREATER, NEWEST, 0, 1);
-        program.answer(Action::NotThere.answer());
+        program.test(IF_GREATER, NEWEST_REVIEWED, 0, 1);
+        program.answer(Action::NoSuchCall.answer());
         let mut done: Vec<u32> = Vec::new();
         for rule in self.rules.iter().filter(|rule| rule.condition != Condition::Always) {
             if !done.contains(&rule.number) {
@@ -519,7 +520,7 @@ impl Filter {
         program
     }
 
-    /// What is done about the arguments of one call.
+    /// Returns the checks on the arguments of one call.
     fn checks(&self, number: u32) -> Program {
         let mut checks = Program::default();
         for Rule { condition, action, .. } in self.rules.iter().filter(|rule| rule.number == number)

@@ -1,4 +1,4 @@
-//! Policies as text.
+//! Tests of policies in their text form.
 
 use super::*;
 use crate::spec::{CellKind, Resource, Rlimit};
@@ -44,7 +44,7 @@ fn small() -> CellSpec {
 }
 
 #[test]
-fn a_file_of_its_own_is_where_nothing_of_the_host_is() {
+fn own_files_are_outside_of_host_directories() {
     let binds = [Entry {
         target: "/srv/venv/bin".into(),
         kind: EntryKind::Directory("/srv/venv/bin".into()),
@@ -65,7 +65,7 @@ fn a_file_of_its_own_is_where_nothing_of_the_host_is() {
 #[test]
 fn a_strict_cell_is_set_up_in_this_order() {
     let binds = [
-        // Below what is bound already: nothing to do.
+        // Already inside a bind: nothing to do.
         Entry {
             target: "/usr/lib/python3".into(),
             kind: EntryKind::Directory("/usr/lib/python3".into()),
@@ -103,12 +103,12 @@ fn a_confined_cell_is_set_up_in_this_order() {
     own directory /run/private
     seal without isolation
     ");
-    // Version 2 lets every file of the user be emptied.
+    // Version 2 cannot keep the user's files from being truncated.
     for (without, names) in [
         (HostView { landlock: 1, ..host() }, "Landlock, version 3"),
         (HostView { landlock: 2, ..host() }, "Landlock, version 3"),
         (HostView { is_root: true, ..host() }, "root"),
-        (HostView { filters: false, ..host() }, "filters of system calls"),
+        (HostView { filters: false, ..host() }, "system call filters"),
     ] {
         let outcome = confined(&CellSpec::confined(), &[], &without, Path::new("/run/private"));
         let Err(Error::Unavailable { missing, .. }) = &outcome else { panic!("{outcome:?}") };
@@ -124,7 +124,7 @@ fn a_confined_cell_is_set_up_in_this_order() {
 }
 
 #[test]
-fn directories_of_its_own_are_made_and_writable_unless_they_are_there() {
+fn own_directories_are_made_and_writable_unless_they_exist() {
     let own = ["/new", "/usr", "/usr/new", "/tmp", "/proc/new"].map(PathBuf::from).to_vec();
     let plan =
         strict(&CellSpec { own, ..small() }, &[], &host(), FilterProfile::default()).unwrap();
@@ -172,7 +172,7 @@ fn nothing_writable_of_the_host_is_ever_shown() {
     }
 }
 
-/// Its programs own it where an ordinary user made it, and nothing else keeps them from changing it then.
+/// An ordinary user's cell owns the root, and then only a read-only mount protects it.
 #[test]
 fn without_landlock_the_root_is_read_only() {
     let own = vec![PathBuf::from("/new")];
@@ -193,7 +193,7 @@ fn without_landlock_the_root_is_read_only() {
 }
 
 #[test]
-fn the_device_that_gives_memory_is_not_written_where_memory_is_added_up() {
+fn the_device_that_gives_memory_is_read_only_under_the_monitor() {
     let counting = FilterProfile { counts_memory: true, ..FilterProfile::default() };
     let with = HostView { devices: vec!["null", "zero"], ..host() };
     let text =
@@ -201,15 +201,15 @@ fn the_device_that_gives_memory_is_not_written_where_memory_is_added_up() {
     assert!(text(&with, FilterProfile::default()).contains(" /dev/shm /dev /proc"));
     let counted = text(&with, counting);
     assert!(counted.contains(" /dev/shm /dev/null /dev/pts /proc"), "{counted}");
-    assert!(counted.contains("/dev/zero"), "it can be read");
-    // Nothing keeps it from being written there, so it is left out.
+    assert!(counted.contains("/dev/zero"), "it stays readable");
+    // Without Landlock it could be written there, so it is left out.
     let without = HostView { landlock: 0, ..with };
     assert!(!text(&without, counting).contains("zero"));
     assert!(text(&without, FilterProfile::default()).contains("/dev/zero"));
 }
 
 #[test]
-fn memory_that_nobody_else_limits_is_limited_for_each_process() {
+fn without_a_control_group_memory_is_limited_for_each_process() {
     let spec = CellSpec { memory: Some(64 << 20), ..small() };
     let data = |profile| {
         let plan = strict(&spec, &[], &host(), profile).unwrap();
@@ -221,7 +221,7 @@ fn memory_that_nobody_else_limits_is_limited_for_each_process() {
 }
 
 #[test]
-fn limits_of_the_whole_cell_that_make_no_sense_are_refused() {
+fn invalid_limits_of_the_whole_cell_are_refused() {
     for spec in [
         CellSpec { memory: Some((16 << 20) - 1), ..small() },
         CellSpec { memory: Some(u64::MAX), ..small() },
@@ -239,7 +239,7 @@ fn limits_of_the_whole_cell_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn limits_that_make_no_sense_are_refused() {
+fn invalid_limits_are_refused() {
     let mut spec = small();
     spec.rlimits = vec![Rlimit { resource: Resource::Core, soft: 2, hard: 1 }];
     assert!(matches!(

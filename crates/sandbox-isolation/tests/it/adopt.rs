@@ -1,4 +1,4 @@
-//! Trusted programs beside the cells, and processes that enter cells from outside.
+//! Tests of trusted programs beside the cells, and of processes that enter cells from outside.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
@@ -38,7 +38,7 @@ async fn a_trusted_program_gets_exactly_what_it_is_given() {
 }
 
 #[tokio::test]
-async fn a_trusted_program_that_does_not_start_says_why() {
+async fn a_trusted_program_that_does_not_start_reports_the_reason() {
     let launcher = CellLauncher::start().await.unwrap();
     match launcher.start_process(process(&["/no/such"], Vec::new())).await {
         Err(Error::Spawn { stage: SpawnStage::Program, source, .. }) => {
@@ -53,7 +53,7 @@ async fn a_trusted_program_that_does_not_start_says_why() {
         matches!(outcome, Err(Error::Spawn { stage: SpawnStage::Directory, .. })),
         "{outcome:?}"
     );
-    // Neither the launcher nor a large payload has been harmed.
+    // The launcher and a large payload still work.
     let mut spec = process(&["/bin/true"], Vec::new());
     spec.argv.extend((0..2).map(|_| "x".repeat(60_000).into()));
     launcher.start_process(spec).await.unwrap().exited().await;
@@ -82,8 +82,8 @@ async fn a_trusted_program_dies_with_its_handle_and_with_the_launcher() {
     assert!(matches!(launcher.cell(&CellSpec::strict()).await, Err(Error::Closed)));
 }
 
-/// What a warm parent of workers does: forks a process that enters the cell at descriptor 4 and
-/// there starts a `sleep` of its own. Reports the worker's host number on descriptor 3.
+/// Acts as a warm parent of workers: forks a process that enters the cell at descriptor 4 and starts a `sleep` there.
+/// Reports the worker's host process id on descriptor 3.
 const ENTER: &str = "
 import ctypes, os, signal, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -91,7 +91,7 @@ def check(result):
     if result != 0: raise OSError(ctypes.get_errno(), 'refused')
 report = os.fdopen(3, 'w', buffering=1)
 check(libc.setns(4, 0x20000000))
-ready, tell = os.pipe()
+ready, notify = os.pipe()
 worker = os.fork()
 if worker == 0:
     check(libc.setns(4, 0x10000000 | 0x20000 | 0x40000000 | 0x8000000 | 0x4000000 | 0x2000000))
@@ -102,7 +102,7 @@ if worker == 0:
     os.chdir('/workspace')
     if os.fork() == 0:
         os.setsid(); os.execv('/bin/sleep', ['sleep', sys.argv[1]])
-    os.write(tell, b'.')
+    os.write(notify, b'.')
     signal.pause()
 os.read(ready, 1)
 print(worker, file=report)
@@ -168,7 +168,7 @@ async fn only_processes_of_the_cell_can_be_adopted() {
     for pid in [std::process::id(), cell.pid(), 0, u32::MAX] {
         assert!(cell.adopt(pid).await.is_err(), "{pid}");
     }
-    // Twice the same tree would make killing one of them kill the other.
+    // With the same tree registered twice, killing one root would kill the other.
     let worker = enter(&launcher, &cell, &unique_sleep()).await;
     let _root = cell.adopt(worker.pid).await.unwrap();
     assert!(cell.adopt(worker.pid).await.is_err());

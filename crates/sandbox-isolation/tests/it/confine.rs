@@ -1,6 +1,6 @@
-//! What programs in a cell may ask of the kernel, and where they may write.
+//! Tests of the system calls that programs in a cell may make, and of the paths they may write.
 //!
-//! Every refusal has its control: the same program without isolation is not refused, or not for this reason.
+//! Every refusal has its control: the same program without isolation is not refused, or not with this error.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,24 +44,24 @@ const REFUSED_HERE: &[(&str, libc::c_long, i32)] = with_errors! {
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[(&str, libc::c_long, i32)] = &[];
 
-/// With all bits set, these ask for what their rules refuse.
+/// Calls whose rules refuse arguments with all bits set.
 const REFUSED_WITH_ALL_BITS: &[(&str, libc::c_long, i32)] = with_errors! {
     EPERM: SYS_unshare SYS_clone SYS_setpriority SYS_ioprio_set;
     EAFNOSUPPORT: SYS_socket SYS_socketpair;
 };
 
-/// Numbers that no kernel of today has.
+/// Numbers that no current kernel has.
 const UNKNOWN: [libc::c_long; 10] =
     [463, 464, 465, 466, 467, 468, 500, 600, 0x4000_0000, 0x4000_0027];
 
-/// Numbers of calls, with the error of each.
+/// Returns the call numbers, with the error of each.
 fn all_refused() -> BTreeMap<libc::c_long, i32> {
     let named = [REFUSED, REFUSED_HERE, REFUSED_WITH_ALL_BITS].concat();
     let named = named.into_iter().map(|(_, number, error)| (number, error));
     named.chain(UNKNOWN.map(|number| (number, libc::ENOSYS))).collect()
 }
 
-/// Without arguments there is nothing to make them harmless.
+/// These calls have no argument that could make them harmless.
 const NEVER_TRIED_OUTSIDE: [libc::c_long; 2] = [libc::SYS_vhangup, libc::SYS_clone];
 
 /// Makes calls whose arguments have all bits set, and prints the error of each.
@@ -85,7 +85,7 @@ async fn errors(cell: &Cell, calls: &[libc::c_long]) -> BTreeMap<libc::c_long, i
 }
 
 #[tokio::test]
-async fn what_is_refused_is_refused_by_the_filter() {
+async fn the_filter_causes_the_refusals() {
     let refused = all_refused();
     let calls: Vec<_> = refused.keys().copied().collect();
     assert_eq!(errors(&strict_cell().await, &calls).await, refused);
@@ -94,12 +94,12 @@ async fn what_is_refused_is_refused_by_the_filter() {
         calls.into_iter().filter(|number| !NEVER_TRIED_OUTSIDE.contains(number)).collect();
     let control = errors(&launcher.cell(&CellSpec::off()).await.unwrap(), &harmless).await;
     let differ = refused.iter().filter(|(number, error)| control.get(number) != Some(error));
-    // An ordinary user may not make some of them anyway, and some kernels do not have all.
+    // An ordinary user may not make some of these calls anyway, and some kernels lack some.
     let least = if launcher.privilege() == Privilege::Root { 50 } else { 30 };
     assert!(differ.count() >= least, "{control:?}");
 }
 
-/// A rule without conditions that is not tried in a cell has been forgotten above.
+/// A rule without conditions that is not tried in a cell is missing above.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn every_rule_without_conditions_is_tried() {
@@ -107,7 +107,7 @@ fn every_rule_without_conditions_is_tried() {
         "../../src/policy/seccomp/snapshots/sandbox_isolation__policy__seccomp__tests__the_rules_are_these.snap"
     );
     let of_every_cell = RULES.split("\n---\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    let always = of_every_cell.lines().filter_map(|line| line.split_once(": Always gives "));
+    let always = of_every_cell.lines().filter_map(|line| line.split_once(": Always returns "));
     let mut always: Vec<_> = always.map(|(name, _)| name).collect();
     let mut tried: Vec<_> = [REFUSED, REFUSED_HERE].concat().iter().map(|call| call.0).collect();
     always.sort_unstable();
@@ -115,7 +115,7 @@ fn every_rule_without_conditions_is_tried() {
     assert_eq!(tried, always);
 }
 
-/// Runs Python that defines `call(number, *arguments)`, which gives the error or 0.
+/// Runs Python that defines `call(number, *arguments)`, which returns the error or 0.
 async fn calls(cell: &Cell, script: &str) -> String {
     let prelude = "import ctypes, os\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\
@@ -127,7 +127,7 @@ async fn calls(cell: &Cell, script: &str) -> String {
 }
 
 #[tokio::test]
-async fn arguments_are_looked_at() {
+async fn arguments_are_checked() {
     let script = format!(
         "print(call({unshare}, 0x10000000), call({unshare}, 0x400),\n\
                call({socket}, 16, 3, 4), call({socket}, 40, 1, 0), call({socket}, 2, 1, 0),\n\
@@ -145,18 +145,18 @@ async fn arguments_are_looked_at() {
     );
     let strict = calls(&strict_cell().await, &script).await;
     let launcher = CellLauncher::start().await.unwrap();
-    // Descriptors of one's own, beside those of the process, escape the count of an ordinary user's cell.
+    // A thread's own descriptor table would escape the monitor of an ordinary user's cell.
     let own_files = if launcher.privilege() == Privilege::Root { 0 } else { 1 };
     assert_eq!(strict, format!("1 {own_files} 95 97 0 93 93 1 0 1 1 1 1 0 1 22\n"));
     let off = calls(&launcher.cell(&CellSpec::off()).await.unwrap(), &script).await;
     let off: Vec<_> = off.split_whitespace().collect();
-    // Netlink and the execution domain work there, and /dev/null is no terminal.
+    // Netlink and the execution domain work there, and /dev/null is not a terminal.
     assert_eq!((off[2], off[7], off[9], off[10], off[11]), ("0", "0", "25", "25", "25"));
 }
 
 #[cfg(target_arch = "x86_64")]
 #[tokio::test]
-async fn another_numbering_of_calls_ends_the_program() {
+async fn another_call_numbering_kills_the_program() {
     // int 0x80 with eax = 20, which is getpid for 32-bit programs.
     let script = "import ctypes, mmap\n\
         page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)\n\
@@ -170,7 +170,7 @@ async fn another_numbering_of_calls_ends_the_program() {
 }
 
 #[tokio::test]
-async fn every_program_says_that_it_is_confined() {
+async fn every_program_reports_that_it_is_confined() {
     let cell = strict_cell().await;
     let script = "grep -hE '^(Seccomp|NoNewPrivs):' /proc/self/status; \
                   sh -c 'grep -h ^Seccomp: /proc/self/status'";
@@ -191,7 +191,7 @@ async fn cell_off() -> Cell {
 #[tokio::test]
 async fn the_root_directory_is_written_from_outside_only() {
     let cell = strict_cell().await;
-    // Everybody may write there, as far as its mode goes.
+    // Every user may write there, by its mode.
     assert_eq!(output(&cell, shell("stat -c %a /")).await, "1777\n");
     let (exit, text) = run(&cell, shell("mkdir /made")).await;
     assert_eq!(exit.status, ExitStatus::Code(1), "{text}");
@@ -239,7 +239,7 @@ async fn programs_of_one_cell_reach_each_other() {
 }
 
 #[tokio::test]
-async fn ordinary_life_goes_on() {
+async fn ordinary_programs_still_work() {
     let script = "
 import asyncio, concurrent.futures, ctypes, mmap, multiprocessing, os, pty, shutil, signal
 import socket, sqlite3, ssl, subprocess, sys, tempfile, threading, time

@@ -1,4 +1,4 @@
-//! Cells without namespaces, of which seccomp and Landlock are what is left.
+//! Tests of cells without namespaces, confined only by seccomp and Landlock.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,7 +17,7 @@ async fn confined() -> Option<Cell> {
     confined_as(&CellSpec::confined()).await
 }
 
-/// `None` for root, who is refused.
+/// Returns `None` for root, which is refused.
 async fn confined_as(spec: &CellSpec) -> Option<Cell> {
     if !rustix::process::geteuid().is_root() {
         return Some(cell(spec).await);
@@ -69,7 +69,7 @@ async fn files_of_the_user_are_not_read() {
     );
 }
 
-/// What each probe gives in a cell: 0, or the number of an error.
+/// Runs probes in a cell, and returns the result of each: 0, or an error number.
 async fn outcomes(cell: &Cell, probes: &str) -> String {
     let script = format!(
         "import os, sys\n\
@@ -93,7 +93,7 @@ async fn no_file_is_made_set_user_id() {
 }
 
 #[tokio::test]
-async fn files_of_the_user_are_not_emptied() {
+async fn files_of_the_user_are_not_truncated() {
     let Some(confined) = confined().await else { return };
     let outside = tempfile::tempdir().unwrap();
     let path = outside.path().join("file").display().to_string();
@@ -113,7 +113,7 @@ async fn files_of_the_user_are_not_emptied() {
         assert_eq!(outcomes(&cell, &probes).await, "13 13 13 13 13 13 ");
         assert_eq!(fs::read_to_string(&path).unwrap(), "of the user");
         assert_eq!(fs::read_to_string(&shown).unwrap(), "of the user");
-        // The controls: its own may be, and this user may empty those.
+        // The controls: the cell's own file may be emptied, and outside a cell this user may empty the others.
         let own = "open('f', 'w').write('x'); os.truncate('f', 0); t(lambda: os.open('f', os.O_RDONLY | os.O_TRUNC))";
         assert_eq!(outcomes(&cell, own).await, "0 ");
     }
@@ -169,7 +169,7 @@ async fn other_terminals_of_the_user_are_out_of_reach_and_its_own_works() {
     let (outside, inside) =
         (outcomes(&off().await, &probes).await, outcomes(&confined, &probes).await);
     assert_eq!((outside.as_str(), inside.as_str()), ("0 0 0 0 ", "13 13 13 13 "));
-    // The one that a program is started on is whole.
+    // The terminal on which a program is started works completely.
     let (near, name) = terminal();
     let far = fs::File::options().read(true).write(true).open(&name).unwrap();
     let script = "import os, sys, termios, tty\n\
@@ -184,22 +184,22 @@ async fn other_terminals_of_the_user_are_out_of_reach_and_its_own_works() {
     }
     let process = confined.spawn(spec).await.unwrap();
     drop(far);
-    let mut said = String::new();
-    while !said.ends_with("ready") {
-        let mut piece = [0; 64];
-        let count = rustix::io::read(&near, &mut piece).expect("what it says");
-        said += &String::from_utf8_lossy(&piece[..count]);
+    let mut output = String::new();
+    while !output.ends_with("ready") {
+        let mut chunk = [0; 64];
+        let count = rustix::io::read(&near, &mut chunk).expect("its output");
+        output += &String::from_utf8_lossy(&chunk[..count]);
     }
     rustix::io::write(&near, b"q").unwrap();
     let exit = process.wait().await.unwrap();
-    assert!(said.contains(&name), "{said}");
-    assert_eq!(exit.status, ExitStatus::Code(0), "{said}");
+    assert!(output.contains(&name), "{output}");
+    assert_eq!(exit.status, ExitStatus::Code(0), "{output}");
 }
 
 #[tokio::test]
-async fn messages_of_the_user_are_not_there() {
+async fn message_queues_of_the_user_are_not_visible() {
     let Some(confined) = confined().await else { return };
-    // A key and a name that nobody else has.
+    // A key and a name that no other test uses.
     let mark = unique_sleep();
     let digits: String = mark.chars().filter(char::is_ascii_digit).collect();
     let key = digits.bytes().fold(7_u32, |key, digit| key.wrapping_mul(31) + u32::from(digit));
@@ -291,7 +291,7 @@ async fn processes_of_the_user_are_left_alone() {
 }
 
 #[tokio::test]
-async fn it_has_no_capability_and_says_what_it_has() {
+async fn it_has_no_capability_and_reports_its_layers() {
     let Some(cell) = confined().await else { return };
     let script =
         "grep -E '^(CapEff|CapPrm|CapInh|NoNewPrivs|Seccomp):' /proc/self/status; unshare -U true";

@@ -1,4 +1,4 @@
-//! What leaves a cell with a gate, and what does not.
+//! Tests of the connections that leave a cell with a gate.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -24,15 +24,15 @@ async fn with_gate(spec: CellSpec) -> (Cell, GateSockets) {
     (cell, sockets)
 }
 
-/// Accepts in a thread of its own and answers with the address that was meant.
-fn tell_destinations(sockets: &GateSockets) {
+/// Accepts connections on a thread of its own, and answers each with its destination address.
+fn serve_destinations(sockets: &GateSockets) {
     let listener = TcpListener::from(sockets.connections.try_clone().unwrap());
     std::thread::spawn(move || {
         for _ in 0..2000 {
             match listener.accept() {
                 Ok((mut connection, _)) => {
-                    let meant = connection.local_addr().unwrap().to_string();
-                    connection.write_all(meant.as_bytes()).unwrap();
+                    let destination = connection.local_addr().unwrap().to_string();
+                    connection.write_all(destination.as_bytes()).unwrap();
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -40,7 +40,7 @@ fn tell_destinations(sockets: &GateSockets) {
     });
 }
 
-/// Connects to each and prints what came back, or the name of the exception.
+/// Connects to each destination, and prints the answer or the name of the exception.
 fn dial(destinations: &[(&str, u16)]) -> SpawnSpec {
     python(&format!(
         "
@@ -53,9 +53,9 @@ for destination in {destinations:?}:
 }
 
 #[tokio::test]
-async fn every_port_of_every_address_arrives_with_what_was_meant() {
+async fn every_port_of_every_address_arrives_with_its_destination() {
     let (cell, sockets) = cell_with_gate().await;
-    tell_destinations(&sockets);
+    serve_destinations(&sockets);
     let to = [("198.51.100.1", 80), ("169.254.169.254", 1), ("10.0.0.1", 65535), ("240.0.0.1", 22)];
     let expected: String = to.iter().map(|(host, port)| format!("{host}:{port}\n")).collect();
     assert_eq!(output(&cell, dial(&to)).await, expected);
@@ -75,7 +75,7 @@ async fn without_the_sockets_nothing_is_reached() {
 #[tokio::test]
 async fn the_cells_own_servers_are_its_own() {
     let (cell, sockets) = cell_with_gate().await;
-    tell_destinations(&sockets);
+    serve_destinations(&sockets);
     let script = "
 import socket, threading
 server = socket.socket(); server.bind(('0.0.0.0', 8080)); server.listen()
@@ -89,7 +89,7 @@ for host in '127.0.0.1', '127.1.2.3', '0.0.0.0', 'localhost', '198.51.100.1', '1
 }
 
 #[tokio::test]
-async fn questions_arrive_and_other_packets_do_not_leave() {
+async fn dns_queries_arrive_and_other_packets_do_not_leave() {
     let (cell, sockets) = cell_with_gate().await;
     let questions = UdpSocket::from(sockets.dns_packets);
     let script = "
@@ -114,7 +114,7 @@ except OSError as e: print(type(e).__name__)";
 #[tokio::test]
 async fn code_cannot_stand_in_for_the_gate_or_change_its_rules() {
     let (cell, sockets) = cell_with_gate().await;
-    tell_destinations(&sockets);
+    serve_destinations(&sockets);
     let script = "
 import socket
 def attempt(what, how):
@@ -141,7 +141,7 @@ attempt('rules', rules)";
 }
 
 #[tokio::test]
-async fn a_flood_of_connections_is_held_by_the_cell() {
+async fn a_flood_of_connections_fills_only_the_cells_queue() {
     let many = Rlimit::fixed(Resource::OpenFiles, 2048);
     let (cell, sockets) = with_gate(CellSpec::strict().limit(many)).await;
     let script = "
@@ -161,7 +161,7 @@ print(len(held) > 900)";
     assert_eq!(from.ip(), GateSockets::ADDRESS);
 }
 
-/// A process in a network of its own, as of a container, that connects once it is told to.
+/// Starts a process in a network namespace of its own, like a container's, that connects on request.
 fn foreign(destination: &str) -> Child {
     let script = format!("ip link set lo up; read line; exec 3<>/dev/tcp/{destination} && cat <&3");
     let mut command = Command::new("unshare");
@@ -175,7 +175,7 @@ async fn a_gate_can_be_opened_in_a_foreign_network() {
     let launcher = CellLauncher::start().await.unwrap();
     let own = File::open("/proc/self/ns/net").unwrap();
     if launcher.privilege() != Privilege::Root {
-        // Nobody but root has capabilities over what is not his.
+        // Only root has capabilities over another user's namespace.
         let refused = launcher.gate(own.as_fd()).await;
         assert!(matches!(refused, Err(Error::NoGate { .. })), "{refused:?}");
         return;
@@ -185,7 +185,7 @@ async fn a_gate_can_be_opened_in_a_foreign_network() {
     let namespace = || std::fs::read_link(&path).unwrap();
     let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
     crate::support::eventually(Duration::from_secs(5), "a network", || namespace() != ours).await;
-    // Its loopback comes up a moment later.
+    // The loopback of the namespace comes up a moment later.
     let network = File::open(&path).unwrap();
     let mut sockets = Err(Error::Closed);
     for _ in 0..100 {
@@ -198,11 +198,11 @@ async fn a_gate_can_be_opened_in_a_foreign_network() {
     let sockets = sockets.unwrap();
     let second = launcher.gate(network.as_fd()).await;
     assert!(matches!(second, Err(Error::NoGate { .. })), "{second:?}");
-    tell_destinations(&sockets);
+    serve_destinations(&sockets);
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    let told = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
-    assert_eq!(told.await.unwrap().stdout, b"198.51.100.1:80");
-    // The launcher is where it was: its next cell is a cell.
+    let answered = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    assert_eq!(answered.await.unwrap().stdout, b"198.51.100.1:80");
+    // The launcher is back in its own namespace: its next cell works.
     let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     assert_eq!(output(&cell, shell("echo ok")).await, "ok\n");
 }

@@ -1,4 +1,4 @@
-//! How cells begin and end.
+//! Tests of how cells start and end.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -56,7 +56,7 @@ async fn dropping_the_last_handle_ends_the_cell() {
 }
 
 #[tokio::test]
-async fn killing_is_idempotent_and_fails_what_waits() {
+async fn killing_is_idempotent_and_fails_pending_calls() {
     let cell = strict_cell().await;
     let (process, _) = start_until_line(&cell, shell("echo ready; exec sleep 100")).await;
     let waiting = tokio::spawn(async move { process.wait().await });
@@ -82,7 +82,7 @@ async fn a_dead_first_process_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_first_process_that_does_not_answer_ends_all_the_same() {
+async fn an_unresponsive_first_process_is_killed() {
     let cell = strict_cell().await;
     let mark = unique_sleep();
     let script = format!("echo ready; exec sleep {mark}");
@@ -94,7 +94,7 @@ async fn a_first_process_that_does_not_answer_ends_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_dead_launcher_takes_its_strict_cells_along() {
+async fn strict_cells_die_with_their_launcher() {
     let cell = strict_cell().await;
     let launcher: i32 = status_field(cell.pid(), "PPid:").unwrap().parse().unwrap();
     let launcher = rustix::process::Pid::from_raw(launcher).unwrap();
@@ -134,8 +134,8 @@ async fn dropped_futures_leave_nothing_behind() {
     }
     eventually(Duration::from_secs(2), "no program is left", || processes_with(&mark).is_empty())
         .await;
-    let maker_pid = status_field(cell.pid(), "PPid:").unwrap();
-    let children = format!("/proc/{maker_pid}/task/{maker_pid}/children");
+    let launcher_pid = status_field(cell.pid(), "PPid:").unwrap();
+    let children = format!("/proc/{launcher_pid}/task/{launcher_pid}/children");
     eventually(Duration::from_secs(2), "one cell is left", || {
         std::fs::read_to_string(&children).unwrap().split_whitespace().count() == 1
     })
@@ -151,20 +151,20 @@ async fn nothing_accumulates_in_this_process() {
     warm.kill();
     warm.closed().await;
     drop(warm);
-    let (maker_fds, own_mounts) = (launcher_descriptors(&launcher).await, mounts());
+    let (launcher_fds, own_mounts) = (launcher_descriptors(&launcher).await, mounts());
     for _ in 0..20 {
         let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
         output(&cell, shell("true")).await;
         cell.kill();
         cell.closed().await;
     }
-    assert_eq!(launcher_descriptors(&launcher).await, maker_fds);
+    assert_eq!(launcher_descriptors(&launcher).await, launcher_fds);
     assert_eq!(mounts(), own_mounts);
     // Other tests of this process open and close descriptors too; a leak would be twenty times two.
     assert!(count() < 1000);
 }
 
-/// How many descriptors the launcher has, as far as we may look.
+/// Returns the number of the launcher's descriptors, if they may be listed.
 async fn launcher_descriptors(launcher: &CellLauncher) -> Option<usize> {
     let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     let pid = status_field(cell.pid(), "PPid:").unwrap();
@@ -187,9 +187,9 @@ async fn be_the_host(mark: &str) {
         let (process, _) = start_until_line(cell, shell(&script)).await;
         std::mem::forget(process);
     }
-    let maker_pid = status_field(strict.pid(), "PPid:").unwrap();
+    let launcher_pid = status_field(strict.pid(), "PPid:").unwrap();
     println!(
-        "host {} {} {maker_pid} {}",
+        "host {} {} {launcher_pid} {}",
         strict.pid(),
         off.pid(),
         private_directory(&off).display()
@@ -221,12 +221,12 @@ async fn a_killed_host_leaves_nothing() {
     .await;
     host.kill().unwrap();
     host.wait().unwrap();
-    let begin = Instant::now();
+    let started = Instant::now();
     eventually(Duration::from_secs(1), "nothing is left", || {
         !pids.iter().any(|pid| is_alive(*pid))
             && processes_with(&mark).is_empty()
             && !Path::new(words[3]).exists()
     })
     .await;
-    println!("gone {:?} after the host", begin.elapsed());
+    println!("gone {:?} after the host", started.elapsed());
 }

@@ -1,4 +1,4 @@
-//! Limits of whole cells: memory and processors.
+//! Tests of limits of whole cells: memory and processors.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn limited() -> CellSpec {
     CellSpec { memory: Some(128 * MIB), disk_bytes: 48 * MIB, ..CellSpec::strict() }
 }
 
-/// Takes memory in steps of a MiB until there is an error; how far it came.
+/// Allocates memory in steps of a MiB until an error, and prints how much it got.
 const TAKE: &str = "
 taken = []
 try:
@@ -36,7 +36,7 @@ async fn one_process_gets_no_more_than_the_limit() {
             assert!((80..128).contains(&size), "{text}");
         }
     }
-    // Without a limit it gets all of it.
+    // Without a limit it gets all of the memory.
     let free = crate::support::strict_cell().await;
     assert_eq!(output(&free, python(TAKE)).await, "all 400\n");
 }
@@ -48,7 +48,7 @@ async fn all_processes_together_get_no_more_than_the_limit() {
     let (small, line) =
         start_until_line(&cell, python("print(1, flush=True)\nimport time\ntime.sleep(60)")).await;
     assert_eq!(line, "1");
-    let begin = Instant::now();
+    let started = Instant::now();
     let mut all = Vec::new();
     for _ in 0..4 {
         all.push(start(&cell, python(script)).await.0);
@@ -61,13 +61,13 @@ async fn all_processes_together_get_no_more_than_the_limit() {
             let by = host_limits().memory;
             assert_eq!(why, Some(OutOfMemory { limit: 128 * MIB, by }));
             let now = cell.memory_ends();
-            assert_eq!(cell.ended_for_memory(process.pid(), now), None, "not after that");
+            assert_eq!(cell.ended_for_memory(process.pid(), now), None, "not counted twice");
             ended += 1;
         }
     }
-    assert!((2..4).contains(&ended), "{ended} of 4 were ended");
-    println!("ended after {:?}", begin.elapsed());
-    // The largest are ended, and nothing else.
+    assert!((2..4).contains(&ended), "{ended} of 4 were killed");
+    println!("killed after {:?}", started.elapsed());
+    // Only the largest processes are killed.
     small.signal(0).await.unwrap();
     assert_eq!(output(&cell, shell("echo alive")).await, "alive\n");
 }
@@ -87,7 +87,7 @@ async fn memory_cannot_be_hidden() {
         assert!(exit.status == ExitStatus::Code(1) && text.contains("Errno 38"), "{text}");
         assert_eq!(output(&crate::support::strict_cell().await, python(script)).await, "");
     }
-    // What is shared without a file stays when it is let go of.
+    // Shared anonymous memory outlives its mapping.
     for (script, errno) in [
         ("import mmap; mmap.mmap(-1, 4096)", "Errno 1]"),
         ("import os; os.open('/dev/zero', os.O_RDWR)", "Errno 13]"),
@@ -99,7 +99,7 @@ async fn memory_cannot_be_hidden() {
     let script = "import mmap, os\nmmap.mmap(-1, 4096, mmap.MAP_PRIVATE)\n\
         os.read(os.open('/dev/zero', os.O_RDONLY), 3)\nos.open('/dev/null', os.O_RDWR)\nos.openpty()";
     assert_eq!(output(&cell, python(script)).await, "");
-    // A process that may not be looked into counts as well.
+    // An unreadable process counts as well.
     let script = "import ctypes, os, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n\
         other = os.fork()\nx = b'x' * (90 << 20)\n\
         if other: os.kill(os.getpid(), os.waitpid(other, 0)[1])\ntime.sleep(2)";
@@ -116,7 +116,7 @@ async fn memory_cannot_be_hidden() {
 }
 
 #[tokio::test]
-async fn a_share_of_the_processors_is_kept_or_refused() {
+async fn a_processor_share_is_enforced_or_refused() {
     let launcher = CellLauncher::start().await.unwrap();
     let spec = CellSpec { cpu: Some(200), ..CellSpec::strict() };
     if !host_limits().cpu {
@@ -133,12 +133,12 @@ async fn a_share_of_the_processors_is_kept_or_refused() {
     let used = (exit.user + exit.system).as_secs_f64();
     assert!(used < 0.2 * 2.0 * 1.6, "{used} s of processor time in 2 s");
     assert!(cell.layers().contains(&"cgroup-cpu"));
-    // What made it is not seen inside, and goes with the cell.
+    // The group is not visible inside, and is removed with the cell.
     let inside = output(&cell, shell("grep -c code-sandboxes /proc/self/cgroup; true")).await;
     assert_eq!(inside, "0\n");
     cell.kill();
     cell.closed().await;
-    // At once: whoever waited for the end may end as well.
+    // At once: a caller that waited for the end may itself exit.
     assert_eq!(groups_of_this_process(), 0);
 }
 
@@ -151,9 +151,9 @@ fn groups_of_this_process() -> usize {
     names.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
 }
 
-/// The kernel counts these for the user of the host as well, where the cell's is that one.
+/// The kernel counts these for the host user as well, if the cell runs as that user.
 #[tokio::test]
-async fn what_is_counted_for_the_user_of_the_host_is_not_used_up() {
+async fn the_quotas_of_the_host_user_are_not_used_up() {
     let cell = crate::support::strict_cell().await;
     let script = "import ctypes, resource, time
 libc = ctypes.CDLL(None)

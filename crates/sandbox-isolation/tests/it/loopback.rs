@@ -1,4 +1,4 @@
-//! Connections from this process to what listens in a cell.
+//! Tests of connections from this process to servers in a cell.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::support::{cell, python, start_until_line, strict_cell};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A connection to that port of the cell's loopback.
+/// Connects to that port of the cell's loopback.
 async fn connection(cell: &Cell, port: u16) -> Result<TcpStream, rustix::io::Errno> {
     let socket = cell.tcp_socket().await.unwrap();
     rustix::io::ioctl_fionbio(&socket, false).unwrap();
@@ -21,7 +21,7 @@ async fn connection(cell: &Cell, port: u16) -> Result<TcpStream, rustix::io::Err
     Ok(stream)
 }
 
-/// A server in the cell that answers with what it hears, and its port.
+/// Starts an echo server in the cell, and returns its port.
 async fn echo(cell: &Cell) -> u16 {
     let server = "
 import socket
@@ -36,23 +36,23 @@ while True:
 }
 
 #[tokio::test]
-async fn what_listens_in_a_cell_is_reached_and_the_same_port_of_the_host_is_not() {
+async fn a_server_in_a_cell_is_reached_and_the_same_port_of_the_host_is_not() {
     for spec in [CellSpec::strict(), CellSpec { gate: true, ..CellSpec::strict() }] {
         let cell = cell(&spec).await;
         let port = echo(&cell).await;
-        // The same port here, where it is free, must not be what answers.
+        // A server on the same port of the host must not be the one that answers.
         let _here = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
         let mut stream = connection(&cell, port).await.unwrap();
         stream.write_all(b"hello").unwrap();
-        let mut heard = String::new();
-        stream.read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "cell: hello");
+        let mut received = String::new();
+        stream.read_to_string(&mut received).unwrap();
+        assert_eq!(received, "cell: hello");
     }
 }
 
-/// As Node does for a server that is told `localhost`.
+/// As Node does for a server configured with `localhost`.
 #[tokio::test]
-async fn what_listens_on_the_other_kind_of_address_alone_is_reached() {
+async fn a_server_on_ipv6_only_is_reached() {
     let server = "
 import socket
 server = socket.create_server(('::1', 0), family=socket.AF_INET6)
@@ -65,10 +65,10 @@ there.sendall(b'six')";
     let mut stream = cell.connect_port(port).await.unwrap().into_std().unwrap();
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
-    let mut heard = String::new();
-    stream.read_to_string(&mut heard).unwrap();
-    assert_eq!(heard, "six");
-    // Of both kinds, the host's are not reached.
+    let mut received = String::new();
+    stream.read_to_string(&mut received).unwrap();
+    assert_eq!(received, "six");
+    // Neither of the host's two is reached.
     let here = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = here.local_addr().unwrap().port();
     let refused = cell.connect_port(port).await.unwrap_err();
@@ -76,10 +76,10 @@ there.sendall(b'six')";
 }
 
 #[tokio::test]
-async fn what_listens_on_the_host_is_not_reached_through_a_cell() {
+async fn a_server_on_the_host_is_not_reached_through_a_cell() {
     let here = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = here.local_addr().unwrap().port();
-    // The control: it is there.
+    // The control: the host's server is reachable from the host.
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     let cell = strict_cell().await;
     let refused = connection(&cell, port).await.unwrap_err();
@@ -91,7 +91,7 @@ async fn what_listens_on_the_host_is_not_reached_through_a_cell() {
 }
 
 #[tokio::test]
-async fn ports_that_are_free_in_a_cell_can_be_had_from_outside() {
+async fn ports_that_are_free_in_a_cell_can_be_bound_from_outside() {
     let cell = strict_cell().await;
     let socket = cell.tcp_socket().await.unwrap();
     bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();

@@ -1,4 +1,4 @@
-//! Behaviour of real cells. Every test needs working isolation and fails without it.
+//! Tests of real cells. Every test needs working isolation and fails without it.
 #![expect(clippy::unwrap_used, reason = "what a test relies on must hold")]
 
 mod adopt;

@@ -1,4 +1,4 @@
-//! What is mounted of the host is what was opened, and nothing that has taken its place since.
+//! Tests that exactly the opened files of the host are mounted, and nothing that has replaced them since.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ async fn cell_with(mount: HostMount) -> Result<Cell, Error> {
     launcher.cell(&CellSpec { mounts: vec![mount], ..CellSpec::strict() }).await
 }
 
-/// A directory of this host, and itself opened for a cell.
+/// Makes a directory on the host, and opens it for a cell.
 fn opened() -> (tempfile::TempDir, HostMount) {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::create_dir_all(folder.path().join("above/given")).unwrap();
@@ -28,14 +28,14 @@ fn is_refused(made: Result<Cell, Error>) {
 }
 
 #[tokio::test]
-async fn what_was_opened_is_mounted() {
+async fn the_opened_directory_is_mounted() {
     let (_folder, mount) = opened();
     cell_with(mount).await.unwrap();
 }
 
-/// Whoever owns it wants to unmount what it is on some day.
+/// The owner must be able to unmount its file system later.
 #[tokio::test]
-async fn nothing_holds_it_after_the_cell() {
+async fn no_descriptor_is_left_after_the_cell() {
     let (folder, mount) = opened();
     let launcher = CellLauncher::start().await.unwrap();
     let is_open = || {
@@ -54,7 +54,7 @@ async fn nothing_holds_it_after_the_cell() {
 }
 
 #[tokio::test]
-async fn another_directory_in_its_place_is_not() {
+async fn a_replaced_directory_is_not_mounted() {
     let (folder, mount) = opened();
     let given = folder.path().join("above/given");
     fs::rename(&given, folder.path().join("kept")).unwrap();
@@ -68,7 +68,7 @@ async fn a_link_in_its_place_or_above_is_not_followed() {
     let given = folder.path().join("above/given");
     fs::rename(&given, folder.path().join("kept")).unwrap();
     symlink(folder.path().join("kept"), &given).unwrap();
-    // Though it leads to the very same directory.
+    // Although the link leads to the very same directory.
     is_refused(cell_with(mount).await);
     let (folder, mount) = opened();
     let above = folder.path().join("above");
@@ -78,7 +78,7 @@ async fn a_link_in_its_place_or_above_is_not_followed() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_not_mounted() {
+async fn a_removed_directory_is_not_mounted() {
     let (folder, mount) = opened();
     fs::remove_dir_all(folder.path().join("above")).unwrap();
     is_refused(cell_with(mount).await);

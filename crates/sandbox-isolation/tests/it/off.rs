@@ -1,4 +1,4 @@
-//! Cells without isolation.
+//! Tests of cells without isolation.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
@@ -35,9 +35,9 @@ async fn the_directory_is_removed_whatever_is_in_it() {
     assert_eq!(mode & 0o777, 0o750, "a link is not followed to change what it leads to");
 }
 
-/// Workers make their directory again when code has removed it, and they may be late.
+/// Workers recreate their directory when code has removed it, and they may be late.
 #[tokio::test]
-async fn who_is_late_makes_nothing_again() {
+async fn a_late_worker_recreates_nothing() {
     let cell = cell(&CellSpec::off()).await;
     let directory = cell.work_dir().to_owned();
     output(&cell, shell("rmdir \"$PWD\"")).await;
@@ -86,13 +86,13 @@ async fn a_killed_first_process_leaves_nothing_either() {
 }
 
 #[tokio::test]
-async fn a_killed_keeper_is_reported_as_the_programs_end() {
+async fn a_killed_subreaper_is_reported_as_the_programs_end() {
     let cell = cell(&CellSpec::off()).await;
     let mark = unique_sleep();
     let (process, _) =
         start_until_line(&cell, shell(&format!("echo ready; exec sleep {mark}"))).await;
-    let keeper = crate::support::status_field(process.pid(), "PPid:").unwrap();
-    Command::new("kill").args(["-9", &keeper]).status().unwrap();
+    let subreaper = crate::support::status_field(process.pid(), "PPid:").unwrap();
+    Command::new("kill").args(["-9", &subreaper]).status().unwrap();
     assert_eq!(process.wait().await.unwrap().status, ExitStatus::Signal(9));
     assert_eq!(output(&cell, shell("echo usable")).await, "usable\n");
     eventually(Duration::from_secs(2), "the program is gone", || processes_with(&mark).is_empty())
@@ -111,8 +111,8 @@ async fn a_launcher_without_isolation_makes_nothing_else() {
     assert_eq!(groups.into_bytes(), own, "the rights of the host process");
 }
 
-/// A trusted program with a child, a daemon, and one of a child that adopts orphans: what a warm
-/// parent of workers looks like from outside.
+/// A trusted program with a child, a daemon, and a daemon of a child that adopts orphans, like a warm parent of
+/// workers.
 const WITH_DESCENDANTS: &str = "
 import ctypes, os, sys, time
 mark = sys.argv[1]
@@ -143,7 +143,7 @@ fn with_descendants(mark: &str) -> ProcessSpec {
 }
 
 #[tokio::test]
-async fn what_a_killed_program_leaves_is_killed() {
+async fn descendants_of_a_killed_program_are_killed() {
     let launcher = CellLauncher::start_off().await.unwrap();
     let cell = launcher.cell(&CellSpec::off()).await.unwrap();
     let (mark, kept) = (unique_sleep(), unique_sleep());
@@ -166,12 +166,13 @@ async fn nothing_of_a_program_outlives_the_launcher() {
     let script = format!("setsid sleep {mark} & echo ready");
     start_until_line(&cell, shell(&script)).await;
     let program = launcher.start_process(with_descendants(&mark)).await.unwrap();
-    let of_maker = crate::support::status_field(program.pid(), "PPid:").unwrap().parse().unwrap();
+    let launcher_pid =
+        crate::support::status_field(program.pid(), "PPid:").unwrap().parse().unwrap();
     let sleeps = || processes_with(&format!("sleep\0{mark}")).len();
     eventually(Duration::from_secs(5), "all run", || sleeps() == 5).await;
     // All handles at once, as when the host dies.
     drop((program, cell, launcher));
-    eventually(Duration::from_secs(5), "the launcher is gone", || !is_alive(of_maker)).await;
+    eventually(Duration::from_secs(5), "the launcher is gone", || !is_alive(launcher_pid)).await;
     assert_eq!(processes_with(&mark), [] as [u32; 0]);
     assert!(!directory.exists(), "the cell had time to clean up");
 }

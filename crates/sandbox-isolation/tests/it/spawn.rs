@@ -1,4 +1,4 @@
-//! Starting programs in cells.
+//! Tests of starting programs in cells.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -43,7 +43,7 @@ async fn time_and_memory_are_the_kernels() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn a_failed_start_reports_the_reason() {
     for spec in kinds() {
         let cell = cell(&spec).await;
         let directory = cell.work_dir().display().to_string();
@@ -84,7 +84,7 @@ async fn the_search_path_is_the_programs_own() {
     )
     .await;
     let spec = |path: &str| SpawnSpec::new(["tool"]).env("PATH", path);
-    // What cannot be executed does not hide what can.
+    // A file that cannot be executed does not hide a later program.
     assert_eq!(output(&cell, spec("/workspace/a:/workspace/b")).await, "b\n");
     assert_eq!(output(&cell, spec("/nowhere:b")).await, "b\n");
     assert!(cell.spawn(spec("/workspace/a")).await.unwrap_err().is_program_not_executable());
@@ -110,7 +110,7 @@ async fn invalid_arguments_never_reach_the_cell() {
 }
 
 #[tokio::test]
-async fn arguments_can_be_as_large_as_the_kernel_takes() {
+async fn arguments_can_be_as_large_as_the_kernel_allows() {
     for spec in kinds() {
         let cell = cell(&spec).await;
         let large = "x".repeat(100_000);
@@ -149,7 +149,7 @@ async fn standard_input_arrives_and_ends() {
 
 #[tokio::test]
 async fn output_ends_when_the_program_does() {
-    // Neither the first process nor a keeper may hold the pipe open.
+    // Neither the first process nor a subreaper may keep the pipe open.
     for spec in kinds() {
         let cell = cell(&spec).await;
         let (process, reader) = start(&cell, shell("echo one; exec >&- 2>&-; sleep 100")).await;
@@ -180,14 +180,14 @@ async fn limits_apply_and_only_go_down() {
     )
     .await;
     let is_root = CellLauncher::start().await.unwrap().privilege() == Privilege::Root;
-    let (usual, most) = if is_root { (1024, 4096) } else { (512, 512) };
-    assert_eq!(text, format!("{usual}\n{most}\n0\n256\n"));
+    let (soft, hard) = if is_root { (1024, 4096) } else { (512, 512) };
+    assert_eq!(text, format!("{soft}\n{hard}\n0\n256\n"));
     let mut spec = shell("ulimit -n; ulimit -Hn");
     spec.rlimits.push(Rlimit::fixed(Resource::OpenFiles, 100));
     assert_eq!(output(&cell, spec).await, "100\n100\n");
     let mut spec = shell("ulimit -Hn");
     spec.rlimits.push(Rlimit::fixed(Resource::OpenFiles, u64::MAX));
-    assert_eq!(output(&cell, spec).await, format!("{most}\n"));
+    assert_eq!(output(&cell, spec).await, format!("{hard}\n"));
     let mut spec = python("b = bytearray(512 << 20)");
     spec.rlimits.push(Rlimit::fixed(Resource::AddressSpace, 256 << 20));
     assert!(run(&cell, spec).await.1.contains("MemoryError"));

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, PipeReader, Read as _};
@@ -10,28 +10,28 @@ use sandbox_isolation::{Cell, CellLauncher, CellProcess, CellSpec, Exit, SpawnSp
 /// An interpreter every cell can see.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
-/// A default strict cell with a launcher of its own.
+/// Makes a default strict cell with a launcher of its own.
 pub(crate) async fn strict_cell() -> Cell {
     cell(&CellSpec::strict()).await
 }
 
-/// A cell with a launcher of its own.
+/// Makes a cell with a launcher of its own.
 pub(crate) async fn cell(spec: &CellSpec) -> Cell {
     let launcher = CellLauncher::start().await.expect("a launcher");
     launcher.cell(spec).await.expect("a cell")
 }
 
-/// A program with a plain environment.
+/// Returns a program with a plain environment.
 pub(crate) fn program<const N: usize>(argv: [&str; N]) -> SpawnSpec {
     SpawnSpec::new(argv).env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/home/sandbox")
 }
 
-/// A shell script.
+/// Returns a shell script as a program.
 pub(crate) fn shell(script: &str) -> SpawnSpec {
     program(["/bin/sh", "-c", script])
 }
 
-/// A Python script.
+/// Returns a Python script as a program.
 pub(crate) fn python(script: &str) -> SpawnSpec {
     program([PYTHON, "-I", "-S", "-c", script])
 }
@@ -50,7 +50,7 @@ pub(crate) async fn start_until_line(cell: &Cell, spec: SpawnSpec) -> (CellProce
     (process, first_line(reader).await)
 }
 
-/// The first line of a pipe.
+/// Reads the first line of a pipe.
 pub(crate) async fn first_line(reader: PipeReader) -> String {
     let line = tokio::task::spawn_blocking(move || {
         let mut line = String::new();
@@ -60,7 +60,7 @@ pub(crate) async fn first_line(reader: PipeReader) -> String {
     line.await.unwrap().trim().to_owned()
 }
 
-/// Runs a program to its end; its exit and all output.
+/// Runs a program to its end; returns its exit and all output.
 pub(crate) async fn run(cell: &Cell, spec: SpawnSpec) -> (Exit, String) {
     let (process, mut reader) = start(cell, spec).await;
     let output = tokio::task::spawn_blocking(move || {
@@ -72,21 +72,21 @@ pub(crate) async fn run(cell: &Cell, spec: SpawnSpec) -> (Exit, String) {
     (exit, output.await.unwrap())
 }
 
-/// The output of a program that must succeed.
+/// Returns the output of a program that must succeed.
 pub(crate) async fn output(cell: &Cell, spec: SpawnSpec) -> String {
     let (exit, output) = run(cell, spec).await;
     assert_eq!(exit.status.code(), Some(0), "{output}");
     output
 }
 
-/// What the host's `/proc/<pid>/status` says under a label.
+/// Returns a field of the host's `/proc/<pid>/status`.
 pub(crate) fn status_field(pid: u32, label: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with(label))?;
     Some(line[label.len()..].trim().to_owned())
 }
 
-/// Host processes, zombies aside, with a word in their command line.
+/// Returns the host processes, without zombies, that have a word in their command line.
 pub(crate) fn processes_with(word: &str) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -99,26 +99,26 @@ pub(crate) fn processes_with(word: &str) -> Vec<u32> {
     found
 }
 
-/// Whether a host process lives and is no zombie.
+/// Returns true when a host process is alive and not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     status_field(pid, "State:").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// Waits until something holds; panics after some seconds.
+/// Waits until a condition holds; panics after some seconds.
 pub(crate) async fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
+    let started = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < limit, "not within {limit:?}: {what}");
+        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// What a cell without a file system of its own has of the host's, and removes at the end.
+/// Returns the directory on the host that a cell without a file system of its own has, and removes at the end.
 pub(crate) fn private_directory(cell: &Cell) -> PathBuf {
     cell.work_dir().parent().unwrap().to_owned()
 }
 
-/// A number that no other test uses, as the argument of `sleep`: a mark to find processes by.
+/// Returns an argument of `sleep` that no other test uses, to find processes by.
 pub(crate) fn unique_sleep() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(1);

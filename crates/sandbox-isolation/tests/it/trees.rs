@@ -1,4 +1,4 @@
-//! Killing process trees.
+//! Tests of killing process trees.
 
 use std::time::{Duration, Instant};
 
@@ -39,12 +39,12 @@ async fn killing_a_tree_takes_its_daemons_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_tree_that_dies_slowly_does_not_take_the_others_with_it() {
+async fn a_tree_that_dies_slowly_does_not_affect_the_others() {
     let cell = strict_cell().await;
     let (ours, other) = (unique_sleep(), unique_sleep());
     let (bystander, _) =
         start_until_line(&cell, shell(&format!("echo ready; exec sleep {other}"))).await;
-    // Giving back small pages is what takes the kernel long.
+    // Freeing small pages is slow in the kernel.
     let script = format!(
         "import mmap, os, time\n\
          memory = mmap.mmap(-1, 800 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
@@ -132,9 +132,9 @@ async fn two_hundred_stubborn_children_die_at_once() {
              time.sleep(100)";
         let (process, line) = start_until_line(&cell, python(script)).await;
         assert_eq!(line, "ready");
-        let begin = Instant::now();
+        let started = Instant::now();
         process.kill_tree().await.unwrap();
-        let took = begin.elapsed();
+        let took = started.elapsed();
         println!("killing 200 stubborn children, {kind:?}: {took:?}");
         assert!(took < Duration::from_secs(2), "{took:?}");
         assert_eq!(process.wait().await.unwrap().status, ExitStatus::Signal(9));
@@ -161,7 +161,7 @@ async fn a_fork_bomb_is_bounded_and_can_be_killed() {
     let (bomb, line) = start_until_line(&cell, python(script)).await;
     let forks: u32 = line.parse().unwrap();
     assert!((200..256).contains(&forks), "{forks}");
-    // The limit binds programs, not the cell: another one still starts.
+    // The limit applies to the program, not to the cell: another program still starts.
     let (witness, _) = start_until_line(&cell, shell("echo ready; exec sleep 100")).await;
     bomb.kill_tree().await.unwrap();
     assert_eq!(bomb.wait().await.unwrap().status, ExitStatus::Signal(9));

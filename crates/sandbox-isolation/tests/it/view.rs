@@ -1,4 +1,4 @@
-//! What code in a strict cell sees and may do.
+//! Tests of what code in a strict cell can see and do.
 
 use std::fs;
 use std::net::TcpListener;
@@ -25,7 +25,7 @@ async fn the_root_has_only_what_the_policy_lists() {
 }
 
 #[tokio::test]
-async fn host_files_are_not_there() {
+async fn host_files_are_not_visible() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("secret");
     fs::write(&secret, "canary").unwrap();
@@ -63,7 +63,7 @@ async fn system_and_configuration_cannot_be_changed() {
 }
 
 #[tokio::test]
-async fn own_places_can_be_written() {
+async fn own_directories_can_be_written() {
     let cell = strict_cell().await;
     let script = "set -e; for d in /workspace /data /home/sandbox /tmp /var/tmp /run /dev/shm; do \
                   echo x > $d/f; test \"$(cat $d/f)\" = x; done; touch ~/g";
@@ -71,7 +71,7 @@ async fn own_places_can_be_written() {
 }
 
 #[tokio::test]
-async fn processes_of_the_host_are_not_there() {
+async fn processes_of_the_host_are_not_visible() {
     let cell = strict_cell().await;
     let pids = output(&cell, shell("cd /proc && echo [0-9]*")).await;
     let pids: Vec<u32> = pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
@@ -88,7 +88,7 @@ async fn the_first_process_cannot_be_read_or_harmed() {
         assert_eq!(exit.status.code(), Some(1), "{file}: {text}");
         assert!(text.contains("PermissionError"), "{file}: {text}");
     }
-    // Neither may it be listed or set, which the kernel decides by who owns these entries.
+    // Listing and setting its limits is refused as well: the kernel checks the owner of these entries.
     let script = "import os\n\
          for directory in ('fd', 'task/1/fd', 'fdinfo', 'ns', 'map_files'):\n  \
            try: print(directory, os.listdir('/proc/1/' + directory))\n  \
@@ -114,7 +114,7 @@ async fn environment_and_descriptors_are_exactly_the_given() {
 }
 
 #[tokio::test]
-async fn programs_are_an_ordinary_user_inside_and_nobody_known_outside() {
+async fn programs_are_an_ordinary_user_inside_and_an_unused_id_outside() {
     let cell = strict_cell().await;
     let identity = cell.identity();
     assert_eq!((identity.uid, identity.gid), (1000, 1000));
@@ -155,7 +155,7 @@ async fn programs_have_no_privilege_and_cannot_get_any() {
         assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
     }
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
-    // A user namespace of its own would bring every capability back.
+    // A nested user namespace would give every capability back.
     for flags in ["--user", "--user --map-root-user", "--uts", "--net", "--mount", "--pid"] {
         let (exit, text) = run(&cell, shell(&format!("unshare {flags} true"))).await;
         assert_ne!(exit.status.code(), Some(0), "{flags}: {text}");
@@ -246,7 +246,7 @@ async fn binds_are_readable_and_read_only_wherever_they_are() {
     spec.binds.push(bind("alias", "/data"));
     let cell = cell(&spec).await;
     let path = directory.path().display();
-    // Only its owner may enter a temporary directory, and in a cell made by root that is nobody.
+    // Only its owner may enter a temporary directory, and no user of a cell made by root is that owner.
     if rustix_uid() != 0 {
         assert_eq!(output(&cell, shell(&format!("cat {path}/sub/file"))).await, "inside");
         let (exit, _) = run(&cell, shell(&format!("cat {path}/link"))).await;
@@ -260,7 +260,7 @@ async fn binds_are_readable_and_read_only_wherever_they_are() {
 }
 
 #[tokio::test]
-async fn specs_that_make_no_sense_are_refused() {
+async fn invalid_specs_are_refused() {
     let launcher = CellLauncher::start().await.unwrap();
     let strict = CellSpec::strict;
     let at = |target: &str| {
@@ -345,13 +345,13 @@ async fn the_probe_finds_every_layer() {
 }
 
 #[tokio::test]
-async fn what_runs_in_a_cell_is_ended_before_the_host_when_memory_runs_out() {
+async fn processes_in_cells_are_killed_before_the_host_when_memory_runs_out() {
     let score = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap();
         text.trim().parse::<i32>().unwrap()
     };
     let before = score("/proc/self/oom_score_adj");
-    // Whichever is quicker, this process or the one that it starts to make the cell.
+    // Repeated, because this process races with the launcher that it starts.
     for _ in 0..20 {
         let cell = strict_cell().await;
         let inside = output(&cell, shell("cat /proc/self/oom_score_adj")).await;
@@ -360,11 +360,11 @@ async fn what_runs_in_a_cell_is_ended_before_the_host_when_memory_runs_out() {
     assert_eq!(score("/proc/self/oom_score_adj"), before);
 }
 
-/// A file that an administrator has put into `/etc`, for everybody to read. It is removed with this.
+/// A file that an administrator has put into `/etc`, readable by every user. Dropping it removes the file.
 struct Planted(PathBuf);
 
 impl Planted {
-    /// `None` for who may not write there.
+    /// Returns `None` for a user that may not write there.
     fn new(text: &str) -> Option<Self> {
         let path = PathBuf::from(format!("/etc/{text}.conf"));
         fs::write(&path, format!("remark = {text}\n")).ok().map(|()| Self(path))
@@ -378,7 +378,7 @@ impl Drop for Planted {
 }
 
 #[tokio::test]
-async fn of_etc_programs_see_what_is_theirs_and_nothing_private() {
+async fn programs_see_their_configuration_and_nothing_private() {
     const PRIVATE: [&str; 24] = [
         "shadow",
         "shadow-",
@@ -413,13 +413,13 @@ async fn of_etc_programs_see_what_is_theirs_and_nothing_private() {
     let names: Vec<&str> = found.lines().collect();
     assert!(names.contains(&"ld.so.cache"), "the control is missing: {names:?}");
     for name in PRIVATE {
-        assert!(!names.contains(&name), "{name} is there");
+        assert!(!names.contains(&name), "{name} is shown");
     }
     if planted.is_some() {
         let own = fs::read_to_string(format!("/etc/{text}.conf")).unwrap();
-        assert!(own.contains(&text), "the control says {own:?}");
+        assert!(own.contains(&text), "the control has {own:?}");
     }
-    assert!(!found.contains(&text), "what nothing on this host owns is shown");
+    assert!(!found.contains(&text), "a file that no package owns is shown");
     let keys = output(&cell, shell("ls /etc/ssl/private /etc/shadow /etc/ssh 2>&1 || true")).await;
     assert_eq!(keys.matches("No such file").count(), 3, "{keys}");
 }

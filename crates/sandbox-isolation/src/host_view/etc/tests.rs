@@ -1,4 +1,4 @@
-//! A made-up `/etc`, with secrets where people put them.
+//! Tests with an artificial `/etc` that has secrets in the usual places.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -28,7 +28,7 @@ impl Host {
         self.folder.path().join("etc")
     }
 
-    /// A file that is there, with that mode.
+    /// Writes a file with that mode.
     fn file(&self, name: &str, mode: u32, content: &str) -> &Self {
         let path = self.etc().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -37,7 +37,7 @@ impl Host {
         self
     }
 
-    /// The same, of an installed package.
+    /// Writes a file that an installed package owns.
     fn owned(&mut self, name: &'static str, mode: u32, content: &str) -> &mut Self {
         self.file(name, mode, content);
         self.owned.push(name);
@@ -55,7 +55,7 @@ impl Host {
         Configuration::detect(&self.etc(), &records, &[&self.folder.path().join("units")])
     }
 
-    /// Everything that can be read of what is shown, and its paths.
+    /// Returns all readable text of the shown paths, and the paths.
     fn readable(&self) -> (Vec<String>, String) {
         fn walk(path: &Path, paths: &mut Vec<PathBuf>) {
             if path.is_dir() {
@@ -79,7 +79,7 @@ impl Host {
 }
 
 #[test]
-fn programs_find_what_their_packages_have_put_there() {
+fn programs_find_configuration_of_their_packages() {
     let mut host = Host::new();
     host.owned("java-17-openjdk/security/java.security", 0o644, "keystore.type=pkcs12\n")
         .owned("R/Makeconf", 0o644, "CC = gcc\n")
@@ -97,7 +97,7 @@ fn programs_find_what_their_packages_have_put_there() {
         "php/8.2/cli/php.ini",
     ];
     assert_eq!(names, expected);
-    // Each is one mount and not one for each file.
+    // Each directory is one mount, not one for each file.
     assert_eq!(host.detect().shown.len(), 4);
 }
 
@@ -145,7 +145,7 @@ fn nothing_secret_is_shown_wherever_it_was_put() {
     ] {
         host.owned(Box::leak(name.to_owned().into_boxed_str()), 0o644, SECRET);
     }
-    // In what is shown otherwise: by mode, by name, by content, and what no package owns.
+    // Hidden inside shown directories: by mode, by name, by content, and files that no package owns.
     host.file("tool/closed.conf", 0o640, SECRET)
         .file("tool/own.key", 0o644, SECRET)
         .file("tool/login.conf", 0o644, &line)
@@ -154,19 +154,19 @@ fn nothing_secret_is_shown_wherever_it_was_put() {
         .file("unowned/app.conf", 0o644, SECRET)
         .file("unowned.conf", 0o644, SECRET);
     let (names, text) = host.readable();
-    assert_eq!(names, ["tool/good.conf"], "the control is shown, and nothing else");
+    assert_eq!(names, ["tool/good.conf"], "only the control is shown");
     assert!(!text.contains(SECRET));
     let hidden = host.detect().hidden;
-    let says = |name: &str, why: &str| {
+    let hidden_for = |name: &str, why: &str| {
         hidden.iter().any(|hidden| hidden.path == host.etc().join(name) && hidden.why.contains(why))
     };
-    assert!(says("tool/login.conf", "credential"), "{hidden:?}");
-    assert!(says("tool/closed.conf", "not everybody"), "{hidden:?}");
-    assert!(says("shadow", "accounts"), "{hidden:?}");
+    assert!(hidden_for("tool/login.conf", "credential"), "{hidden:?}");
+    assert!(hidden_for("tool/closed.conf", "not every user"), "{hidden:?}");
+    assert!(hidden_for("shadow", "accounts"), "{hidden:?}");
 }
 
 #[test]
-fn what_belongs_to_a_service_is_not_shown() {
+fn configuration_of_services_is_not_shown() {
     let mut host = Host::new();
     host.owned("tool/a", 0o644, "x").owned("fancyd/a", 0o644, "x").owned("fancy.conf", 0o644, "x");
     assert_eq!(host.readable().0, ["fancy.conf", "fancyd/a", "tool/a"]);
@@ -175,14 +175,14 @@ fn what_belongs_to_a_service_is_not_shown() {
 }
 
 #[test]
-fn what_others_can_change_is_not_shown() {
+fn files_that_others_can_change_are_not_shown() {
     let mut host = Host::new();
     host.owned("tool/a", 0o644, "x").owned("tool/open", 0o666, "x");
     symlink("/etc/shadow", host.etc().join("tool/link")).unwrap();
     let shown = host.detect().shown;
     assert!(shown.iter().all(|entry| !entry.target.ends_with("open")), "{shown:?}");
     assert!(shown.iter().any(|entry| entry.target.ends_with("tool/a")), "{shown:?}");
-    // A link leads somewhere in the cell, where that is not shown.
+    // A link is followed in the cell, where its target is not shown.
     let link = shown.iter().find(|entry| entry.target.ends_with("link"));
     assert!(link.is_none_or(|entry| matches!(entry.kind, EntryKind::Link(_))), "{link:?}");
 }

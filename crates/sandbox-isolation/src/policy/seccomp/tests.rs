@@ -1,16 +1,16 @@
-//! What filters answer, computed as the kernel does.
+//! Evaluates filters as the kernel does.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::bpf::evaluate;
 
-/// A call with its arguments, and the error that it gives, if any.
+/// A call with its arguments, and its error, if any.
 type Case = (libc::c_long, &'static [u64], Option<i32>);
 
 const PERMITTED: Option<i32> = None;
 const NOT_PERMITTED: Option<i32> = Some(libc::EPERM);
-const NOT_THERE: Option<i32> = Some(libc::ENOSYS);
+const NO_SUCH_CALL: Option<i32> = Some(libc::ENOSYS);
 const NOT_SUPPORTED: Option<i32> = Some(libc::EOPNOTSUPP);
 const NO_SUCH_FAMILY: Option<i32> = Some(libc::EAFNOSUPPORT);
 const NO_SUCH_PROTOCOL: Option<i32> = Some(libc::EPROTONOSUPPORT);
@@ -54,7 +54,7 @@ const TABLES: &[(FilterProfile, &[Case])] = &[
     (KEEPS_SET_ID, MAKING_SET_ID_FILES_BY_OLDER_CALLS),
 ];
 
-/// The kernel takes the lower half of many arguments, whatever the upper one is.
+/// The kernel uses the lower half of many arguments, whatever the upper one is.
 const HIGH: u64 = 1 << 32;
 
 const THREAD: u64 = 0x003d_0f00;
@@ -72,33 +72,33 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_unshare, &[0x80], NOT_PERMITTED),
     (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING], PERMITTED),
     (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING | 0x4_0000], NO_MEMORY),
-    // Of any socket: what is sent at once, and programs in the kernel.
+    // `SOL_SOCKET`: zero-copy sending, and socket filters.
     (libc::SYS_setsockopt, &[3, 1, 2], PERMITTED),
     (libc::SYS_setsockopt, &[3, 1, 27], PERMITTED),
     (libc::SYS_setsockopt, &[3, 1, 26], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 1, 50], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 1 | HIGH, 51 | HIGH], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 1, 52], NO_SUCH_OPTION),
-    // Of TCP: what is sent at once, and keys.
+    // TCP: fast open, and keys.
     (libc::SYS_setsockopt, &[3, 6, 1], PERMITTED),
     (libc::SYS_setsockopt, &[3, 6, 14], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 6 | HIGH, 32 | HIGH], NO_SUCH_OPTION),
-    // Of UDP: segments, and what the kernel takes apart.
+    // UDP: segments, and encapsulation.
     (libc::SYS_setsockopt, &[3, 17, 103], PERMITTED),
     (libc::SYS_setsockopt, &[3, 17, 100], NO_SUCH_OPTION),
-    // For IPv6 alone, groups, and labels of flows; groups of IPv4, and tables.
+    // `IPV6_V6ONLY`, IPv6 groups, and flow labels; IPv4 groups, and tables.
     (libc::SYS_setsockopt, &[3, 41, 26], PERMITTED),
     (libc::SYS_setsockopt, &[3, 41, 20], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 41, 32], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 0, 35], PERMITTED),
     (libc::SYS_setsockopt, &[3, 0, 64], NO_SUCH_OPTION),
-    // Which echoes are seen, and other levels.
+    // ICMP filters, and other levels.
     (libc::SYS_setsockopt, &[3, 58, 1], PERMITTED),
     (libc::SYS_setsockopt, &[3, 58, 2], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 255, 1], PERMITTED),
     (libc::SYS_setsockopt, &[3, 255, 2], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 282, 1], NO_SUCH_OPTION),
-    // Asking what there is, and a filter.
+    // A query, and a filter.
     (libc::SYS_seccomp, &[2, 0], PERMITTED),
     (libc::SYS_seccomp, &[1, 0], INVALID),
     (libc::SYS_seccomp, &[1 | HIGH, 0x8], INVALID),
@@ -115,12 +115,12 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_arch_prctl, &[0x1002], PERMITTED),
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_arch_prctl, &[0x5001, 1], INVALID),
-    // Memory is given back, and shared with others.
+    // Releasing memory, and merging it with that of other processes.
     (libc::SYS_madvise, &[0, 4096, 4], PERMITTED),
     (libc::SYS_madvise, &[0, 4096, 12], INVALID),
     (libc::SYS_madvise, &[0, 4096, 1000], INVALID),
     (libc::SYS_membarrier, &[16], PERMITTED),
-    // Over no other file, and with a device node that stays.
+    // Without replacement, and leaving a device node behind.
     (libc::SYS_renameat2, &[0, 0, 0, 0, 1], PERMITTED),
     (libc::SYS_renameat2, &[0, 0, 0, 0, 4], INVALID),
     (libc::SYS_renameat2, &[0, 0, 0, 0, 5 | HIGH], INVALID),
@@ -138,26 +138,26 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_socketpair, &[30], NO_SUCH_FAMILY),
     (libc::SYS_personality, &[0xffff_ffff], PERMITTED),
     (libc::SYS_personality, &[0x0004_0000], NOT_PERMITTED),
-    // Settings of a terminal, and the tricks.
+    // Settings of a terminal, and terminal attacks.
     (libc::SYS_ioctl, &[0, 0x5401], PERMITTED),
     (libc::SYS_ioctl, &[0, 0x5412], NOT_PERMITTED),
     (libc::SYS_ioctl, &[0, 0x5412 | HIGH], NOT_PERMITTED),
     (libc::SYS_ioctl, &[0, 0x541c], NOT_PERMITTED),
     (libc::SYS_ioctl, &[0, 0x541d], NOT_PERMITTED),
     (libc::SYS_ioctl, &[0, 0x5423], NOT_PERMITTED),
-    // A copy of a file and an interface; a loop device, and what is known to no list.
+    // Cloning a file and listing interfaces; a loop device, and an unknown type.
     (libc::SYS_ioctl, &[0, 0x4004_9409], PERMITTED),
     (libc::SYS_ioctl, &[0, 0x8933], PERMITTED),
     (libc::SYS_ioctl, &[0, 0x4c00], NO_SUCH_REQUEST),
     (libc::SYS_ioctl, &[0, 0xc0de_fe01 | HIGH], NO_SUCH_REQUEST),
-    // Reading a lease disturbs nobody.
+    // Reading a lease delays no other process.
     (libc::SYS_fcntl, &[0, 1025], PERMITTED),
     (libc::SYS_fcntl, &[0, 1024, 0], NOT_PERMITTED),
     (libc::SYS_fcntl, &[0, 1024 | HIGH, 1], NOT_PERMITTED),
     (libc::SYS_fcntl, &[0, 1026, 2], NOT_PERMITTED),
     (libc::SYS_fcntl, &[0, 1039], INVALID),
     (libc::SYS_fcntl, &[0, 99], INVALID),
-    // The first process of a cell is named 1.
+    // The first process of a cell has id 1.
     (libc::SYS_prlimit64, &[0], PERMITTED),
     (libc::SYS_prlimit64, &[12], PERMITTED),
     (libc::SYS_prlimit64, &[1], NOT_PERMITTED),
@@ -169,7 +169,7 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_sched_setparam, &[1], NOT_PERMITTED),
     (libc::SYS_sched_setscheduler, &[0], PERMITTED),
     (libc::SYS_sched_setscheduler, &[1], NOT_PERMITTED),
-    // It is in groups, and of users.
+    // Groups and users include the first process.
     (libc::SYS_setpriority, &[0, 0], PERMITTED),
     (libc::SYS_setpriority, &[0, 1], NOT_PERMITTED),
     (libc::SYS_setpriority, &[2, 0], NOT_PERMITTED),
@@ -187,7 +187,7 @@ const WITH_INTERFACES_OF_ITS_OWN: &[Case] = &[
     (libc::SYS_socket, &[17, 3, 0], NO_SUCH_FAMILY),
     (libc::SYS_socketpair, &[16, 3, 0], NO_SUCH_FAMILY),
     (libc::SYS_socket, &[2, 1, 0], PERMITTED),
-    // Groups of messages are for no cell.
+    // Message groups are refused in every cell.
     (libc::SYS_setsockopt, &[3, 270, 11], PERMITTED),
     (libc::SYS_setsockopt, &[3, 270, 1], NO_SUCH_OPTION),
 ];
@@ -206,23 +206,23 @@ const WHERE_NOBODY_COUNTS: &[Case] = &[
     (libc::SYS_landlock_create_ruleset, &[], PERMITTED),
     (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING | 0x100], PERMITTED),
     (libc::SYS_clone, &[0x111], PERMITTED),
-    // A pipe that is larger disturbs nobody.
+    // A larger pipe affects no other user here.
     (libc::SYS_fcntl, &[0, 1031, 1 << 20], PERMITTED),
 ];
 
 const WHERE_MEMORY_IS_COUNTED: &[Case] = &[
     (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING], PERMITTED),
-    // Of a file.
+    // A mapping of a file.
     (libc::SYS_mmap, &[0, 4096, 3, 0x1], PERMITTED),
     (libc::SYS_mmap, &[0, 4096, 3, SHARED_MAPPING], NOT_PERMITTED),
-    // In the newer way.
+    // By the newer call.
     (libc::SYS_mmap, &[0, 4096, 3, 0x23], NOT_PERMITTED),
     (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING | 0x100], NO_MEMORY),
-    // Threads, programs that are about to start, and what is neither.
+    // Threads, processes about to execute a program, and other clones.
     (libc::SYS_clone, &[THREAD], PERMITTED),
     (libc::SYS_clone, &[0x4111], PERMITTED),
     (libc::SYS_clone, &[0x111], NOT_PERMITTED),
-    // Pages that nobody copies.
+    // Pages that are passed without copying.
     (libc::SYS_setsockopt, &[3, 1, 60], NOT_SUPPORTED),
     (libc::SYS_setsockopt, &[3, 1, 47], PERMITTED),
 ];
@@ -244,8 +244,8 @@ const WHERE_DESCRIPTORS_ARE_COUNTED: &[Case] = &[
     (libc::SYS_unshare, &[0x400], NOT_PERMITTED),
     (libc::SYS_close_range, &[3, 9, 0], PERMITTED),
     (libc::SYS_close_range, &[3, 9, 4], PERMITTED),
-    (libc::SYS_close_range, &[3, 9, 2], NOT_THERE),
-    (libc::SYS_close_range, &[3, 9, 6 | HIGH], NOT_THERE),
+    (libc::SYS_close_range, &[3, 9, 2], NO_SUCH_CALL),
+    (libc::SYS_close_range, &[3, 9, 6 | HIGH], NO_SUCH_CALL),
 ];
 
 const WITHOUT_A_NAMESPACE_OF_NETWORKS: &[Case] = &[
@@ -255,7 +255,7 @@ const WITHOUT_A_NAMESPACE_OF_NETWORKS: &[Case] = &[
     (libc::SYS_socket, &[16, 1, 0], NOT_PERMITTED),
 ];
 
-/// Code changes itself alone.
+/// Code may change only its own process.
 const WITH_PROCESSES_OF_OTHERS: &[Case] = &[
     (libc::SYS_prlimit64, &[0], PERMITTED),
     (libc::SYS_prlimit64, &[70], NOT_PERMITTED),
@@ -301,7 +301,7 @@ const UNNAMED: u64 = libc::O_TMPFILE.cast_unsigned() as u64;
 
 const MAKING_SET_ID_FILES: &[Case] = &[
     (libc::SYS_openat, &[0, 0, CREATES, 0o777], PERMITTED),
-    // Without making a file a mode means nothing.
+    // The mode matters only when a file is created.
     (libc::SYS_openat, &[0, 0, 0, 0o2755], PERMITTED),
     (libc::SYS_openat, &[0, 0, CREATES, 0o4755], NOT_PERMITTED),
     (libc::SYS_openat, &[0, 0, UNNAMED, 0o2755], NOT_PERMITTED),
@@ -340,7 +340,7 @@ const WHERE_NO_FILE_IS_OF_THE_HOST: &[Case] = &[
     (libc::SYS_mknodat, &[0, 0, 0o104_755], PERMITTED),
     (libc::SYS_fchmod, &[3, 0o4777], PERMITTED),
     (libc::SYS_fchmodat2, &[0, 0, 0o6777, 0], PERMITTED),
-    // Nor are messages, which are found by a key or a name.
+    // Neither are messages, which are found by a key or a name.
     (libc::SYS_shmat, &[], PERMITTED),
     (libc::SYS_semop, &[], PERMITTED),
     (libc::SYS_msgget, &[], PERMITTED),
@@ -348,7 +348,7 @@ const WHERE_NO_FILE_IS_OF_THE_HOST: &[Case] = &[
     (libc::SYS_prlimit64, &[4711], PERMITTED),
 ];
 
-/// The answer for one call.
+/// Returns the answer for one call.
 fn answer(filter: &Filter, architecture: u32, number: u32, arguments: &[u64]) -> u32 {
     let mut data = [0_u8; 64];
     data[..4].copy_from_slice(&number.to_ne_bytes());
@@ -359,7 +359,7 @@ fn answer(filter: &Filter, architecture: u32, number: u32, arguments: &[u64]) ->
     evaluate(&filter.program().0, &data).expect("every program ends")
 }
 
-/// The error of one call.
+/// Returns the error of one call.
 fn refused(filter: &Filter, number: libc::c_long, arguments: &[u64]) -> Option<i32> {
     let number = u32::try_from(number).expect("numbers of calls are small");
     match answer(filter, ARCHITECTURE, number, arguments) {
@@ -372,7 +372,7 @@ fn refused(filter: &Filter, number: libc::c_long, arguments: &[u64]) -> Option<i
 }
 
 #[test]
-fn purpose_and_arguments_decide() {
+fn profile_and_arguments_decide() {
     for (profile, cases) in TABLES {
         let filter = Filter::new(*profile);
         for (number, arguments, expected) in *cases {
@@ -409,12 +409,12 @@ fn every_rule_is_needed_by_a_case() {
     }
     let all = TABLES.iter().flat_map(|(profile, _)| Filter::new(*profile).rules);
     let untested = all.filter(|rule| !needed.contains(rule)).map(|rule| rule.name);
-    assert_eq!(BTreeSet::from_iter(untested), BTreeSet::new(), "no case needs these");
+    assert_eq!(BTreeSet::from_iter(untested), BTreeSet::new(), "no case tests these rules");
 }
 
 #[test]
-fn no_call_has_two_rules_of_which_one_would_never_be_asked() {
-    // Only a cell with a file system of its own has files of the host that it may change.
+fn no_rule_is_shadowed_by_another() {
+    // Only a cell with a file system of its own has writable files of the host.
     for shares_processes in [true, false] {
         let rules = Filter::new(FilterProfile {
             shares_user: true,
@@ -439,7 +439,7 @@ fn no_call_has_two_rules_of_which_one_would_never_be_asked() {
 }
 
 #[test]
-fn what_ordinary_programs_call_is_allowed() {
+fn calls_of_ordinary_programs_are_allowed() {
     let filter = Filter::new(PLAIN);
     for number in [
         libc::SYS_read,
@@ -466,20 +466,20 @@ fn other_numberings_and_newer_calls_are_closed() {
     let getpid = u32::try_from(libc::SYS_getpid).unwrap();
     assert_eq!(answer(&filter, I386, getpid, &[]), KILL_PROCESS);
     assert_eq!(answer(&filter, ARCHITECTURE, getpid, &[]), ALLOW);
-    for number in [X32 | getpid, NEWEST + 1, 512, u32::MAX] {
+    for number in [X32 | getpid, NEWEST_REVIEWED + 1, 512, u32::MAX] {
         let newer = answer(&filter, ARCHITECTURE, number, &[]);
-        assert_eq!(newer, Action::NotThere.answer(), "{number}");
+        assert_eq!(newer, Action::NoSuchCall.answer(), "{number}");
     }
 }
 
-/// The whole list, for people to read changes of: what every cell has, then what each profile adds and takes away.
+/// Shows the whole list for review: the rules of every cell, then what each profile adds and removes.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_rules_are_these() {
     let lines = |profile| {
         let rules = Filter::new(profile).rules;
         let line =
-            |rule: &Rule| format!("{}: {:?} gives {:?}", rule.name, rule.condition, rule.action);
+            |rule: &Rule| format!("{}: {:?} returns {:?}", rule.name, rule.condition, rule.action);
         rules.iter().map(line).collect::<Vec<_>>()
     };
     let plain = lines(PLAIN);
