@@ -53,3 +53,15 @@ fn clippy(output: PathBuf) -> Command {
 fn main_file() -> PathBuf {
     workspace::root().join("crates/sandbox-isolation/helper/main.rs")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_helper_program_is_formatted_and_has_no_lint() {
+        let mut tally = Tally::default();
+        check(&mut tally).unwrap();
+        assert_eq!((tally.passed, tally.failed), (2, 0));
+    }
+}

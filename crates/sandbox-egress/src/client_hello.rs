@@ -1,6 +1,6 @@
 //! Reads the host name from the first message of a TLS connection.
 
-/// What is known from the first bytes of a connection.
+/// Result of parsing the first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientHello {
     /// More bytes are needed.

@@ -24,7 +24,7 @@ const MAX_CONNECTIONS: usize = 16;
 /// Timeout for the next query on a TCP connection.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What to do with a query: refused names are answered at once, allowed names need the upstream.
+/// Verdict on a query: refused names are answered at once, allowed names need the upstream.
 enum DnsVerdict {
     Answer(Vec<u8>),
     Resolve(Question, String),

@@ -117,7 +117,7 @@ pub(crate) struct ClientFollower {
     second: Vec<u8>,
 }
 
-/// How to continue after inspecting some bytes.
+/// Next step after inspecting some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// All received bytes were forwarded or are held.

@@ -30,7 +30,7 @@ const OF_FILES: u64 = 1 | 2 | 4 | 1 << 14 | 1 << 15 | 1 << 16;
 /// The right to list a directory.
 const READ_DIRECTORY: u64 = 1 << 3;
 
-/// A path that no ruleset allows anyone to create, in a directory that would otherwise be writable.
+/// A path that every ruleset forbids to create, in a directory that is otherwise writable.
 const UNWRITABLE: &CStr = c"/.unwritable";
 
 /// Confinement of every program of a cell.

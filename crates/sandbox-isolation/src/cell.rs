@@ -36,10 +36,10 @@ pub struct Identity {
     pub uid: u32,
     /// Group id inside the cell.
     pub gid: u32,
-    /// The same user as numbered in the launcher's user namespace: for a cell made by root, an id that no account has
-    /// and no other running cell shares; otherwise the launcher's own user.
+    /// User id in the launcher's user namespace: for a cell made by root, an id that no account has and no other
+    /// running cell shares; otherwise the launcher's own user.
     pub launcher_uid: u32,
-    /// The same group as numbered in the launcher's user namespace.
+    /// Group id in the launcher's user namespace, chosen likewise.
     pub launcher_gid: u32,
 }
 

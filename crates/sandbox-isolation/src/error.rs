@@ -10,9 +10,9 @@ pub enum Error {
     /// Cells cannot be made on this machine as it is configured.
     #[error("isolation is not available: {missing}; {fix}")]
     Unavailable {
-        /// What the kernel refused.
+        /// The refused operation.
         missing: String,
-        /// What to change, with the command where there is one.
+        /// The necessary change, with the command where there is one.
         fix: String,
     },
     /// The kernel cannot redirect a cell's connections to a gate. Cells without a gate work.

@@ -252,7 +252,7 @@ impl CellProcess {
     /// Like [`Root::signal`].
     ///
     /// # Errors
-    /// Those of [`Root::signal`].
+    /// The errors of [`Root::signal`].
     pub async fn signal(&self, signal: i32) -> Result<(), Error> {
         self.root.signal(signal).await
     }
@@ -260,7 +260,7 @@ impl CellProcess {
     /// Like [`Root::kill_tree`].
     ///
     /// # Errors
-    /// Those of [`Root::kill_tree`].
+    /// The errors of [`Root::kill_tree`].
     pub async fn kill_tree(&self) -> Result<bool, Error> {
         self.root.kill_tree().await
     }

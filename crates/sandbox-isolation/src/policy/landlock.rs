@@ -22,7 +22,7 @@ pub(crate) struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ruleset {
     pub(crate) handled: u64,
-    /// What is denied towards processes outside: abstract sockets, signals.
+    /// Accesses denied towards processes outside: abstract sockets, signals.
     pub(crate) scopes: u64,
     pub(crate) rules: Vec<Rule>,
 }
@@ -49,9 +49,9 @@ impl Ruleset {
 
     /// Returns the ruleset of a strict cell for this kernel's version. `None` when the version is too old.
     ///
-    /// It has no scopes: the namespaces already separate the cell, and scopes would also separate the programs of one
-    /// cell. `mounted` are the writable mounts of the host. `devices` are the devices that may be opened for writing in
-    /// `/dev`.
+    /// The ruleset has no scopes: the namespaces already separate the cell, and scopes would also separate the programs
+    /// of one cell. `mounted` are the writable mounts of the host. `devices` are the devices that may be opened for
+    /// writing in `/dev`.
     pub(crate) fn strict(version: i32, mounted: &[PathBuf], devices: &[PathBuf]) -> Option<Self> {
         let all = write_rights(version)?;
         let own = OWN.iter().map(PathBuf::from).chain(mounted.iter().cloned());

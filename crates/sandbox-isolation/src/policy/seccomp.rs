@@ -186,8 +186,8 @@ const CHECKED: &[Rule] = &[
     rule!(SYS_fcntl, Condition::NoneOf(1, options::OF_FCNTL), Invalid),
 ];
 
-/// Where the cell has its own network, its interfaces may be listed: changing them needs a capability. Data in these
-/// sockets is counted where memory is limited.
+/// Rules for a cell with its own network, whose interfaces may be listed: changing them needs a capability. Data in
+/// these sockets is counted where memory is limited.
 const FAMILIES_AND_INTERFACES: &[u32] = &[1, 2, 10, 16];
 const ONLY_ROUTE_NETLINK: Condition = Condition::IsAndNoneOf((0, 16), (2, &[0]));
 const READING_INTERFACES: &[Rule] = &[
@@ -295,9 +295,9 @@ pub(crate) const PIPE_SIZE: u32 = 64 * 1024;
 const ANONYMOUS: u32 = 0x20;
 const SHARED: u32 = 0x1;
 
-/// The same calls where a control group or nothing counts memory: refused are only reserved huge pages of the host,
-/// which nothing counts, and large sets of semaphores, which outlive every process. Small sets take at most some 40
-/// MiB.
+/// Rules on unowned memory where a control group or nothing counts memory: refused are only reserved huge pages of the
+/// host, which nothing counts, and large sets of semaphores, which outlive every process. Small sets take at most some
+/// 40 MiB.
 const UNOWNED_MEMORY: &[Rule] =
     &[rule!(SYS_memfd_create, Condition::AnyBit(1, HUGE_FILE), NoMemory)];
 const UNOWNED_SEGMENTS: &[Rule] = &[
@@ -342,7 +342,8 @@ const SET_ID_GIVEN_HERE: &[Rule] = &[rule!(SYS_chmod, Condition::AnyBit(1, SET_I
 #[cfg(not(target_arch = "x86_64"))]
 const SET_ID_GIVEN_HERE: &[Rule] = &[];
 
-/// Where other processes of this user are visible: changing limits and priorities of any process but the caller.
+/// Rules where other processes of this user are visible: changing limits and priorities of any process but the caller
+/// is refused.
 const OTHER_LIMITS: &[Rule] = &[
     rule!(SYS_prlimit64, Condition::NoneOf(0, CALLER), NotPermitted),
     rule!(SYS_sched_setaffinity, Condition::NoneOf(0, CALLER), NotPermitted),
@@ -354,10 +355,10 @@ const OTHER_LIMITS: &[Rule] = &[
 ];
 const CALLER: &[u32] = &[0];
 
-/// Where the files of the host are visible: accesses for which Landlock has no right. Local sockets with a path lead to
-/// servers of the host, such as a container engine; only pairs of sockets that stay connected are allowed, since
-/// datagram pairs can be redirected to another address. A file's owner may change its mode and attributes, and the
-/// cell's user is the owner.
+/// Rules where the files of the host are visible, on accesses for which Landlock has no right. Local sockets with a
+/// path lead to servers of the host, such as a container engine; only pairs of sockets that stay connected are allowed,
+/// since datagram pairs can be redirected to another address. A file's owner may change its mode and attributes, and
+/// the cell's user is the owner.
 const FILES_OF_OTHERS: &[Rule] = &[
     rule!(SYS_socket, Condition::OneOf(0, &[1]), NotPermitted),
     rule!(SYS_socketpair, Condition::NoneOf(1, CONNECTED), NotPermitted),

@@ -105,8 +105,8 @@ fn a_confined_cell_is_set_up_in_this_order() {
     ");
     // Version 2 cannot keep the user's files from being truncated.
     for (without, names) in [
-        (HostView { landlock: 1, ..host() }, "Landlock, version 3"),
-        (HostView { landlock: 2, ..host() }, "Landlock, version 3"),
+        (HostView { landlock: 1, ..host() }, "Landlock version 3"),
+        (HostView { landlock: 2, ..host() }, "Landlock version 3"),
         (HostView { is_root: true, ..host() }, "root"),
         (HostView { filters: false, ..host() }, "system call filters"),
     ] {
