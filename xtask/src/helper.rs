@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::command::shown;
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 use crate::workspace;
 
 /// What decides, among the flags of `build.rs`, which code is compiled.
@@ -28,11 +28,11 @@ const LINTS: [&str; 4] = [
 ];
 
 /// Checks the format of the helper program, and lints it.
-pub(crate) fn check(tally: &mut Tally) -> Result<(), String> {
-    tally.timed("format of the helper program", || shown(&mut rustfmt()));
+pub(crate) fn check(summary: &mut TestSummary) -> Result<(), String> {
+    summary.timed("format of the helper program", || shown(&mut rustfmt()));
     let folder = workspace::target().join("helper-lints");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    tally.timed("lints of the helper program", || shown(&mut clippy(folder)));
+    summary.timed("lints of the helper program", || shown(&mut clippy(folder)));
     Ok(())
 }
 
@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn the_helper_program_is_formatted_and_has_no_lint() {
-        let mut tally = Tally::default();
-        check(&mut tally).unwrap();
-        assert_eq!((tally.passed, tally.failed), (2, 0));
+        let mut summary = TestSummary::default();
+        check(&mut summary).unwrap();
+        assert_eq!((summary.passed, summary.failed), (2, 0));
     }
 }
