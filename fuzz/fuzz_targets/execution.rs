@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use jupyter_protocol::execution::{End, Event, Execution, Grace, Loss};
+use jupyter_protocol::execution::{End, Event, Execution, GracePeriods, Loss};
 use jupyter_protocol::{Channel, Content, ExecuteRequest, Limits, Parent, Session};
 use libfuzzer_sys::fuzz_target;
 
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (client, kernel) = (Session::new("client"), Session::new("kernel"));
     let request = client.request(ExecuteRequest::new("x").with_stdin());
     let other_request = client.request(ExecuteRequest::new("y"));
-    let mut execution = Execution::new(&request.header, Grace::default());
+    let mut execution = Execution::new(&request.header, GracePeriods::default());
     let mut now = Instant::now();
     for line in bytes.split(|byte| *byte == b'\n') {
         let Some((&what, rest)) = line.split_first() else { continue };
@@ -35,14 +35,14 @@ fuzz_target!(|bytes: &[u8]| {
                 let text = Bytes::copy_from_slice(text);
                 let content = Content::from_json(kind, &text, &Limits::default());
                 let parent = match place / 4 % 4 {
-                    0 | 1 => Parent::of(&request.header),
-                    2 => Parent::of(&other_request.header),
+                    0 | 1 => Parent::from_header(&request.header),
+                    2 => Parent::from_header(&other_request.header),
                     _ => Parent::None,
                 };
                 execution.on_message(CHANNELS[place % 4], kernel.message(parent, content), now);
             }
         }
-        execution.on_time(now);
+        execution.on_timeout(now);
     }
     let events: Vec<Event> = std::iter::from_fn(|| execution.poll_event()).collect();
     let ends = events.iter().filter(|event| matches!(event, Event::Finished(_))).count();

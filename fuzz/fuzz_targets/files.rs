@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = (spec.provisioner(), spec.supports_curve());
         let places = spec.argv.len();
         let kernel = InstalledKernel::new("k", "/kernels/k", spec);
-        let python = PythonEnvironment::elsewhere("/env/bin/python", "/env", (3, 11));
+        let python = PythonEnvironment::remote("/env/bin/python", "/env", (3, 11));
         let file = Path::new("/run/{prefix}.json");
         for launch in [Launch::new(file), Launch::new(file).with_python(Some(&python))] {
             let arguments = kernel.arguments(&launch).expect("the paths are text");

@@ -41,11 +41,11 @@ fuzz_target!(|bytes: &[u8]| {
                 let request = sent.get(answers % 8);
                 answered |= request.is_some() && matches!(channel, Channel::Shell | Channel::Control);
                 published |= channel == Channel::IoPub;
-                let parent = request.map_or(Parent::None, |request| Parent::of(&request.header));
+                let parent = request.map_or(Parent::None, |request| Parent::from_header(&request.header));
                 readiness.on_message(channel, &kernel.message(parent, content), now);
             }
         }
-        readiness.on_time(now, &client);
+        readiness.on_timeout(now, &client);
         while let Some((channel, request)) = readiness.poll_send() {
             assert!(connected && matches!(channel, Channel::Shell | Channel::Control));
             sent.push(request);

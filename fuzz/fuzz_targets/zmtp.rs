@@ -1,9 +1,9 @@
-//! Any bytes of a connection: what the guard lets pass is within the limits, however the bytes are cut.
+//! Any bytes of a connection: what the limiter lets pass is within the limits, however the bytes are cut.
 #![no_main]
 
 use bytes::BytesMut;
 use jupyter_protocol::Limits;
-use jupyter_protocol::zmtp::Guard;
+use jupyter_protocol::zmtp::FrameLimiter;
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: (usize, usize, usize) = (1000, 1500, 8);
@@ -15,9 +15,9 @@ fuzz_target!(|bytes: &[u8]| {
     let (frame, message, frames) = LIMITS;
     let limits = Limits::default().with_frame(frame).with_message(message).with_frames(frames);
     let run = |piece: usize| {
-        let mut guard = Guard::new(&["XPUB"], limits);
+        let mut limiter = FrameLimiter::new(&["XPUB"], limits);
         let mut out = BytesMut::new();
-        let verdict = whole.chunks(piece).try_for_each(|piece| guard.filter(piece, &mut out));
+        let verdict = whole.chunks(piece).try_for_each(|piece| limiter.filter(piece, &mut out));
         (out, verdict)
     };
     let (out, verdict) = run(usize::from(piece).max(1));

@@ -11,7 +11,7 @@ use sandbox_core::{
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::{InstanceHooks, Packages, SandboxBase, SandboxBaseSpec, StandardInstance};
-use sandbox_kernel::server::Whereabouts;
+use sandbox_kernel::server::KernelEnvironment;
 use sandbox_kernel::sidecar::Sidecar;
 use tokio::sync::OnceCell;
 
@@ -53,7 +53,7 @@ impl Beside {
         lease: Arc<Lease>,
         env: BTreeMap<String, String>,
         cwd: String,
-        at: Option<Whereabouts>,
+        at: Option<KernelEnvironment>,
     ) -> Self {
         let known = OnceLock::new();
         at.into_iter().for_each(|at| drop(known.set(at)));

@@ -16,8 +16,8 @@ use sandbox_core::{
 };
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, RunRequest};
-use sandbox_kernel::KernelBox;
-use sandbox_kernel::server::Whereabouts;
+use sandbox_kernel::KernelHost;
+use sandbox_kernel::server::KernelEnvironment;
 use serde_json::{Map, Value};
 
 use crate::backend::{capabilities, stored};
@@ -45,7 +45,7 @@ impl DatalayerInstance {
         lease: Arc<Lease>,
         cwd: String,
         env: BTreeMap<String, String>,
-        at: Option<Whereabouts>,
+        at: Option<KernelEnvironment>,
     ) -> Self {
         let beside = Beside::new(Arc::clone(&lease), env.clone(), cwd.clone(), at);
         let left = Arc::<AtomicBool>::default();
@@ -56,7 +56,7 @@ impl DatalayerInstance {
                 let (context, left) = (context.to_owned(), Arc::clone(&left));
                 let rest = Arc::new(KernelsOnly(Arc::clone(&lease)));
                 let kernels = Kernels::new(Arc::clone(&lease), context, left);
-                Arc::new(KernelBox::new(rest, Arc::new(kernels)))
+                Arc::new(KernelHost::new(rest, Arc::new(kernels)))
             }
         };
         let (variant, ended) = (Variant::DATALAYER_RUNTIME, Arc::clone(&lease.ended));

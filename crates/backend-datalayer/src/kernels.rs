@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jupyter_protocol::client::{Client, ClientError, CloseReason};
-use jupyter_protocol::websocket::{Server, ServerError};
+use jupyter_protocol::websocket::{ServerClient, ServerError};
 use sandbox_core::{
     CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret, hint_with_rust,
 };
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::interpreter::DEFAULT_CONTEXT;
 use sandbox_kernel::server::{
-    Ending, Reached, START_BOUND, ServerProcess, Whereabouts, delete_kernel, keeper, prepare, reach,
+    KernelConnection, KernelEnvironment, START_TIMEOUT, ServerProcess, ShutdownPolicy, bootstrap,
+    delete_kernel, keeper,
 };
 use sandbox_kernel::sidecar::{SidecarKernel, SidecarSource};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
@@ -58,10 +59,10 @@ impl KernelSource for Kernels {
         };
         // One that was there is where its code went.
         let cwd = Some(&*spec.cwd).filter(|_| is_new);
-        let at = prepare(&client, &spec.env, cwd).await?;
+        let at = bootstrap(&client, &spec.env, cwd).await?;
         *self.had() = Some(id.clone());
         let program = is_ipython.then(|| Program::new(at.home, at.cwd));
-        let ending = Ending::Deleted(Arc::clone(&self.left));
+        let ending = ShutdownPolicy::Delete(Arc::clone(&self.left));
         let inner = Arc::new(ServerProcess::new(server, id, ending));
         let interrupt = if program.is_some() { Interrupt::Program } else { Interrupt::Signal };
         let process = KernelProcess::new(inner, interrupt);
@@ -115,17 +116,17 @@ pub(crate) async fn first(
     lease: &Lease,
     env: &[(String, Secret)],
     cwd: Option<&str>,
-) -> Result<Whereabouts> {
+) -> Result<KernelEnvironment> {
     let Found { client, .. } = find(lease, DEFAULT_CONTEXT, None).await?;
     let env = env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
-    let found = prepare(&client, &env, cwd).await?;
+    let found = bootstrap(&client, &env, cwd).await?;
     client.close();
     Ok(found)
 }
 
 /// A kernel that answers.
 struct Found {
-    server: Server,
+    server: ServerClient,
     id: String,
     client: Client,
     is_ipython: bool,
@@ -136,15 +137,15 @@ struct Found {
 async fn find(lease: &Lease, context: &str, last: Option<&str>) -> Result<Found> {
     let server = server(&lease.record())?;
     let (mut id, mut is_new) = find_or_start(lease, &server, context, last).await?;
-    let mut reached = reach(&server, &id, START_BOUND).await;
+    let mut reached = KernelConnection::connect(&server, &id, START_TIMEOUT).await;
     let is_refused =
         matches!(&reached, Err(ClientError::Closed { reason: CloseReason::Refused(_), .. }));
     if is_refused && !is_new {
         // Somebody else has ended it a moment ago.
         (id, is_new) = (start_noted(lease, &server, context).await?, true);
-        reached = reach(&server, &id, START_BOUND).await;
+        reached = KernelConnection::connect(&server, &id, START_TIMEOUT).await;
     }
-    let Reached { client, info } = reached.map_err(not_connected)?;
+    let KernelConnection { client, info } = reached.map_err(not_connected)?;
     let is_ipython = is_ipython(&info);
     Ok(Found { server, id, client, is_ipython, is_new })
 }
@@ -152,7 +153,7 @@ async fn find(lease: &Lease, context: &str, last: Option<&str>) -> Result<Found>
 /// The id of a kernel, and whether it is new. The one with the id `last` is about to end, also if the server has it still.
 async fn find_or_start(
     lease: &Lease,
-    server: &Server,
+    server: &ServerClient,
     context: &str,
     last: Option<&str>,
 ) -> Result<(String, bool)> {
@@ -174,14 +175,14 @@ async fn find_or_start(
 }
 
 /// A new kernel for a context.
-async fn start_noted(lease: &Lease, server: &Server, context: &str) -> Result<String> {
+async fn start_noted(lease: &Lease, server: &ServerClient, context: &str) -> Result<String> {
     let id = start_python(server).await?;
     lease.change_note(|note| drop(note.kernels.insert(context.to_owned(), id.clone())));
     Ok(id)
 }
 
 /// The default kernel where somebody else made it, and where it is noted is not here. If there is one alone, that is it.
-async fn the_only_one(lease: &Lease, server: &Server) -> Result<Option<String>> {
+async fn the_only_one(lease: &Lease, server: &ServerClient) -> Result<Option<String>> {
     if lease.own {
         return Ok(None);
     }
@@ -193,7 +194,7 @@ async fn the_only_one(lease: &Lease, server: &Server) -> Result<Option<String>> 
 }
 
 /// Starts a kernel of Python, and says what the server knows it by.
-async fn start_python(server: &Server) -> Result<String> {
+async fn start_python(server: &ServerClient) -> Result<String> {
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -213,7 +214,7 @@ async fn start_python(server: &Server) -> Result<String> {
 pub(crate) struct SidecarKernels {
     pub(crate) lease: Weak<Lease>,
     /// Where it is, once it was started.
-    pub(crate) at: OnceLock<Whereabouts>,
+    pub(crate) at: OnceLock<KernelEnvironment>,
 }
 
 #[async_trait]
@@ -238,14 +239,14 @@ impl SidecarKernels {
         }
         let id = start_python(&server).await?;
         let begun = async {
-            let reached = reach(&server, &id, START_BOUND).await;
-            let Reached { client, info } = reached.map_err(not_connected)?;
+            let reached = KernelConnection::connect(&server, &id, START_TIMEOUT).await;
+            let KernelConnection { client, info } = reached.map_err(not_connected)?;
             if !is_ipython(&info) {
                 let message = "only kernels of IPython have files and commands";
                 return Err(Error::unsupported("start_kernel", message));
             }
             if self.at.get().is_none() {
-                let at = prepare(&client, &BTreeMap::new(), None).await?;
+                let at = bootstrap(&client, &BTreeMap::new(), None).await?;
                 // Another one is at the same place.
                 let _ = self.at.set(at);
             }

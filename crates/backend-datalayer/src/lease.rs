@@ -119,7 +119,7 @@ impl Lease {
         let kernels =
             std::mem::take(&mut *self.kernels.lock().unwrap_or_else(PoisonError::into_inner));
         for kernel in kernels.iter().filter_map(Weak::upgrade) {
-            kernel.gone();
+            kernel.mark_dead();
         }
         if let Some(sidecar) = self.beside.get().and_then(Weak::upgrade) {
             sidecar.end();

@@ -3,12 +3,12 @@
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use jupyter_protocol::websocket::{Server, Token};
+use jupyter_protocol::websocket::{ServerClient, Token};
 use sandbox_core::{
     CallContext, CreateSpec, Effect, Error, ErrorKind, FailureKind, Result, Retry, SandboxStatus,
     Secret, random_hex,
 };
-use sandbox_kernel::server::{Whereabouts, keeper};
+use sandbox_kernel::server::{KernelEnvironment, keeper};
 use tokio::sync::oneshot;
 
 use crate::access::address;
@@ -43,7 +43,7 @@ struct Plan {
 }
 
 /// A runtime that can be used, and where its first kernel is.
-pub(crate) type Started = (Arc<Lease>, Whereabouts);
+pub(crate) type Started = (Arc<Lease>, KernelEnvironment);
 
 /// Makes a runtime and waits until it can be used. Dropping the future leaves none, and the turns end when none is left.
 ///
@@ -218,7 +218,7 @@ async fn make_usable(
     patience: Duration,
     env: &[(String, Secret)],
     cwd: Option<&str>,
-) -> Result<Whereabouts> {
+) -> Result<KernelEnvironment> {
     until_ready(api, call, lease, patience).await?;
     first(lease, env, cwd).await
 }
@@ -363,7 +363,7 @@ async fn answers(record: &Runtime) -> Result<()> {
 ///
 /// # Errors
 /// `Unavailable` as long as the service has not told where it is; `Protocol` for a place that a token must not go to.
-pub(crate) fn server(record: &Runtime) -> Result<Server> {
+pub(crate) fn server(record: &Runtime) -> Result<ServerClient> {
     let (Some(ingress), Some(token)) = (record.ingress.as_deref(), &record.token) else {
         return Err(not_yet("the service has not said where it is".to_owned()));
     };
@@ -375,7 +375,7 @@ pub(crate) fn server(record: &Runtime) -> Result<Server> {
         )
     };
     let address = address("ingress", ingress).map_err(|error| wrong(error.to_string()))?;
-    Server::new(address.as_str(), Token::new(token.expose()))
+    ServerClient::new(address.as_str(), Token::new(token.expose()))
         .map_err(|error| wrong(error.to_string()))
 }
 

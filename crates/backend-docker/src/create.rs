@@ -12,8 +12,8 @@ use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::network::Network;
 use sandbox_engine::programs::on_path;
-use sandbox_kernel::KernelBox;
-use sandbox_kernel::launch::{Kernels, Over, Room};
+use sandbox_kernel::KernelHost;
+use sandbox_kernel::launch::{KernelLauncher, KernelLimits, TransportSelector};
 
 use sandbox_engine::{Packages, SandboxBase, SandboxBaseSpec, Snapshots, StoredSnapshot};
 use serde_json::json;
@@ -252,18 +252,18 @@ impl DockerBackend {
             base.describe("kernel", json!(command.name));
             base.describe("language", json!(command.language));
             language.clone_from(&command.language);
-            let kernels = Kernels {
-                warm: None,
+            let kernels = KernelLauncher {
+                fork_server: None,
                 host: Arc::clone(&interpreters),
                 files,
                 command,
-                way: Box::new(Tunnels { there }),
-                over: Over::new(transport),
-                parent: KERNEL_FILES.to_owned(),
+                dialer: Box::new(Tunnels { there }),
+                transport: TransportSelector::new(transport),
+                runtime_parent: KERNEL_FILES.to_owned(),
                 home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
-                room: Room::of_create(spec),
+                limits: KernelLimits::from_spec(spec),
             };
-            interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
+            interpreters = Arc::new(KernelHost::new(interpreters, Arc::new(kernels)));
         }
         let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
         let ended = Arc::clone(&base.end_reason);

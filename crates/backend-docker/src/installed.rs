@@ -109,7 +109,7 @@ impl Found {
             failed(ErrorKind::Unavailable, message, options)
         };
         let AgentPython { executable, prefix, version, .. } = &self.python;
-        let python = PythonEnvironment::elsewhere(executable, prefix, *version);
+        let python = PythonEnvironment::remote(executable, prefix, *version);
         let kernel = match self.kernels.get(&name) {
             Some(Specification { folder, text }) => {
                 let spec = KernelSpec::from_json(text);

@@ -10,7 +10,7 @@ use jupyter_protocol::{Channel, ConnectionInfo, Endpoint, Transport};
 use sandbox_agent_client::{AgentPorts, Listener, PeerProcess};
 use sandbox_core::{Result, random_hex};
 use sandbox_engine::host::Process;
-use sandbox_kernel::launch::Way;
+use sandbox_kernel::launch::KernelDialer;
 
 /// Ports from which Linux takes none for itself.
 const QUIET: Range<u16> = 20_000..32_000;
@@ -22,8 +22,8 @@ pub(crate) struct Tunnels {
 }
 
 #[async_trait]
-impl Way for Tunnels {
-    async fn place(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo> {
+impl KernelDialer for Tunnels {
+    async fn connection_info(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo> {
         Ok(match transport {
             Transport::Tcp => {
                 let first = first_port(&random_hex(2));

@@ -21,8 +21,8 @@ use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::{InstanceRegistry, Packages, PrewarmPool, SandboxBaseSpec, is_prewarmable};
 use sandbox_isolation::{Cell, CellLauncher, CellSpec, host_limits};
-use sandbox_kernel::KernelBox;
-use sandbox_kernel::launch::{Over, Room};
+use sandbox_kernel::KernelHost;
+use sandbox_kernel::launch::{KernelLimits, TransportSelector};
 use serde_json::json;
 
 use crate::away;
@@ -205,9 +205,10 @@ impl JupyterBackend {
         base.describe("language", json!(command.language));
         let cell = InCell::new(&cell_box);
         let language = command.language.clone();
-        let over = Over::new(options.transport.map(Into::into));
-        let kernels = kernels_of(&cell_box, command, warm, over, home, Room::of_create(&spec))?;
-        let host: Arc<dyn ProcessHost> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
+        let transport = TransportSelector::new(options.transport.map(Into::into));
+        let kernels =
+            kernels_of(&cell_box, command, warm, transport, home, KernelLimits::from_spec(&spec))?;
+        let host: Arc<dyn ProcessHost> = Arc::new(KernelHost::new(cell_box, Arc::new(kernels)));
         let (variant, ended) = (Variant::LOCAL_JUPYTER, Arc::clone(&base.end_reason));
         let box_of = move |_: &str| Arc::clone(&host);
         let contexts = Contexts::with(variant, &language, ended, worker_spec, box_of);

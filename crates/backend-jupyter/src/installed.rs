@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Component, Path, PathBuf};
 
 use jupyter_protocol::kernelspec::{
-    Environment, Found, InstalledKernel, KernelSpecError, Launch, PythonEnvironment, Search,
+    Environment, FoundKernels, InstalledKernel, KernelSpecError, Launch, PythonEnvironment, Search,
 };
 use sandbox_cells::visible_paths::{is_shown, needed_for, shown_for_program};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
@@ -56,7 +56,7 @@ pub(crate) fn search(options: &Options) -> Result<Search> {
         env::var_os("CODE_SANDBOXES_PYTHON").filter(|path| !path.is_empty()).map(PathBuf::from)
     });
     let python = match named {
-        None => PythonEnvironment::in_use(&environment),
+        None => PythonEnvironment::active(&environment),
         Some(path) => {
             let path = if path.components().count() > 1 {
                 path
@@ -64,7 +64,7 @@ pub(crate) fn search(options: &Options) -> Result<Search> {
                 path.to_str().and_then(on_path).unwrap_or(path)
             };
             let message = format!("{} is no interpreter of Python", path.display());
-            let found = PythonEnvironment::of(path);
+            let found = PythonEnvironment::from_executable(path);
             Some(found.ok_or_else(|| Error::new(ErrorKind::Unavailable, "start_kernel", message))?)
         }
     };
@@ -72,7 +72,7 @@ pub(crate) fn search(options: &Options) -> Result<Search> {
 }
 
 /// All kernels there are.
-pub(crate) fn all(options: &Options) -> Result<Found> {
+pub(crate) fn all(options: &Options) -> Result<FoundKernels> {
     Ok(search(options)?.find_all())
 }
 
@@ -103,7 +103,7 @@ fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Resul
         on_path(&argv[0]).ok_or_else(|| unusable(&format!("there is no {} on PATH", argv[0])))?
     };
     argv[0] = program.to_string_lossy().into_owned();
-    let python = PythonEnvironment::of(&program);
+    let python = PythonEnvironment::from_executable(&program);
     let mut directories = vec![kernel.resource_dir.clone()];
     if let Some(python) = &python {
         directories.push(python.prefix.clone());

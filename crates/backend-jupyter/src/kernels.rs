@@ -9,7 +9,10 @@ use sandbox_cells::cell::{CellFiles, CellHost};
 use sandbox_core::Result;
 use sandbox_engine::host::Process;
 use sandbox_isolation::CellKind;
-use sandbox_kernel::launch::{KernelCommand, Kernels, Over, Room, Warm, Way, failed};
+use sandbox_kernel::launch::{
+    ForkServer, KernelCommand, KernelDialer, KernelLauncher, KernelLimits, TransportSelector,
+    failed,
+};
 
 use crate::connection::{CellDialer, free_ports};
 
@@ -17,18 +20,28 @@ use crate::connection::{CellDialer, free_ports};
 pub(crate) fn kernels_of(
     cell: &Arc<CellHost>,
     command: KernelCommand,
-    warm: Option<Box<dyn Warm>>,
-    over: Over,
+    fork_server: Option<Box<dyn ForkServer>>,
+    transport: TransportSelector,
     home: String,
-    room: Room,
-) -> Result<Kernels> {
+    limits: KernelLimits,
+) -> Result<KernelLauncher> {
     let work_dir = cell.cell().work_dir().to_string_lossy().into_owned();
     let files = Arc::new(CellFiles::new(cell.cell(), &work_dir)?);
     let is_strict = cell.cell().kind() == CellKind::Strict;
-    let parent = if is_strict { "/tmp".to_owned() } else { work_dir };
-    let way = Box::new(IntoCell { cell: Arc::clone(cell) });
+    let runtime_parent = if is_strict { "/tmp".to_owned() } else { work_dir };
+    let dialer = Box::new(IntoCell { cell: Arc::clone(cell) });
     let host = Arc::<CellHost>::clone(cell);
-    Ok(Kernels { host, files, command, warm, way, over, parent, home, room })
+    Ok(KernelLauncher {
+        host,
+        files,
+        command,
+        fork_server,
+        dialer,
+        transport,
+        runtime_parent,
+        home,
+        limits,
+    })
 }
 
 /// The way into a cell. Without isolation it is this host's own.
@@ -56,8 +69,8 @@ impl IntoCell {
 }
 
 #[async_trait]
-impl Way for IntoCell {
-    async fn place(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo> {
+impl KernelDialer for IntoCell {
+    async fn connection_info(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo> {
         match transport {
             Transport::Tcp => self.ports().await,
             _ => Ok(ConnectionInfo::ipc(format!("{folder}/s"))),

@@ -12,7 +12,7 @@ use sandbox_cells::zygotes::{ZygoteKey, Zygotes};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
 use sandbox_engine::host::{Spawn, Spawned, WorkerSpec};
 use sandbox_isolation::CellLauncher;
-use sandbox_kernel::launch::Warm;
+use sandbox_kernel::launch::ForkServer;
 
 use crate::installed::Installed;
 
@@ -86,7 +86,7 @@ impl WarmInterpreter {
     }
 
     /// The kernels of that interpreter in a cell.
-    pub(crate) fn in_cell(self, cell: &Arc<CellHost>) -> Box<dyn Warm> {
+    pub(crate) fn in_cell(self, cell: &Arc<CellHost>) -> Box<dyn ForkServer> {
         Box::new(WarmKernels { interpreter: self, cell: Arc::clone(cell) })
     }
 }
@@ -108,7 +108,7 @@ struct WarmKernels {
 }
 
 #[async_trait]
-impl Warm for WarmKernels {
+impl ForkServer for WarmKernels {
     async fn fork(&self, program: &Spawn) -> Result<Spawned> {
         let zygote = self.interpreter.zygote().await?;
         let own = 1 + self.interpreter.flavor.start.program.len();

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use jupyter_protocol::ExecuteRequest;
-use jupyter_protocol::client::Running;
+use jupyter_protocol::client::ExecutionStream;
 use jupyter_protocol::execution::{Event, Outcome};
 use jupyter_protocol::kernelspec::Search;
 use jupyter_protocol::manager::Kernel;
@@ -53,7 +53,7 @@ async fn run(kernel: &Kernel, code: &str) -> Result<bool, Box<dyn Error>> {
 }
 
 /// Gives a line of this program's input to the code. At its end, the line is empty.
-async fn answer(running: &mut Running, prompt: &str) -> Result<(), Box<dyn Error>> {
+async fn answer(running: &mut ExecutionStream, prompt: &str) -> Result<(), Box<dyn Error>> {
     print!("{prompt}");
     std::io::stdout().flush()?;
     let line = tokio::task::spawn_blocking(|| {

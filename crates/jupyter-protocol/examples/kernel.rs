@@ -128,7 +128,7 @@ impl Kernel {
         request: &Message,
         content: impl Into<Content>,
     ) -> Result<(), Box<dyn Error>> {
-        let message = self.session.message(Parent::of(&request.header), content);
+        let message = self.session.message(Parent::from_header(&request.header), content);
         let frames = self.frames(message)?;
         Ok(self.iopub.send(frames).await?)
     }

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use jupyter_protocol::execution::Event;
-use jupyter_protocol::websocket::{Server, ServerKernel};
+use jupyter_protocol::websocket::{ServerClient, ServerKernel};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -15,7 +15,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let address = arguments.next().ok_or("the address of a server is missing")?;
     let code = arguments.next().unwrap_or_else(|| "print('hello')".to_owned());
 
-    let server = Server::from_page(&address)?;
+    let server = ServerClient::from_page(&address)?;
     eprintln!("Jupyter Server {}", server.version().await?);
     let specs = server.kernelspecs().await?;
     eprintln!("kernels: {}", specs.kernelspecs.keys().cloned().collect::<Vec<_>>().join(", "));

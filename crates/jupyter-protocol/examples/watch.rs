@@ -9,12 +9,12 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use jupyter_protocol::client::Seen;
+use jupyter_protocol::client::Observed;
 use jupyter_protocol::kernelspec::Environment;
 use jupyter_protocol::{ConnectionInfo, Content, Limits, zmq};
 
 /// How long the kernel may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The newest connection file of this user.
 fn newest() -> Option<PathBuf> {
@@ -35,11 +35,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut watch = client.watch();
     // A kernel with another key takes no question for one, and what it publishes is not taken for its own. One that is busy
     // answers.
-    client.ready(PATIENCE).await.map_err(|error| {
+    client.ready(TIMEOUT).await.map_err(|error| {
         format!("{error} (is {} of a kernel that runs, with its key?)", file.display())
     })?;
     while let Some(seen) = watch.next().await {
-        let Seen::Message { message, .. } = seen else {
+        let Observed::Message { message, .. } = seen else {
             println!("{seen:?}");
             continue;
         };

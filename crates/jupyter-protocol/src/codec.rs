@@ -75,7 +75,7 @@ impl Codec {
 
     fn check(&mut self, frames: &Frames) -> Result<(), SignatureError> {
         self.signer.verify(frames.signed_parts(), &frames.signature)?;
-        if self.signer.is_signing() && !self.replay.enter(&frames.signature) {
+        if self.signer.is_signing() && !self.replay.insert(&frames.signature) {
             return Err(SignatureError::Replayed);
         }
         Ok(())

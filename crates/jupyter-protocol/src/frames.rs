@@ -11,7 +11,7 @@ use crate::signature::SignatureError;
 pub const DELIMITER: &[u8] = b"<IDS|MSG>";
 
 /// Signature and four JSON frames.
-const LEAST_AFTER_DELIMITER: usize = 5;
+const MIN_FRAMES_AFTER_DELIMITER: usize = 5;
 
 /// The frames of one message, told apart and not looked into.
 ///
@@ -51,7 +51,7 @@ pub enum FrameError {
         limit: usize,
     },
     /// Signature, headers, metadata and content are not all there.
-    #[error("{found} frames after the delimiter, at least {LEAST_AFTER_DELIMITER} are needed")]
+    #[error("{found} frames after the delimiter, at least {MIN_FRAMES_AFTER_DELIMITER} are needed")]
     TooFewFrames {
         /// Frames after the delimiter.
         found: usize,
@@ -97,7 +97,7 @@ impl Frames {
     /// # Errors
     /// [`Rejected`] with the frames, when there are too many, too long, or too few.
     pub fn split(frames: Vec<Bytes>, limits: &Limits) -> Result<Self, Rejected> {
-        match delimiter(&frames, limits) {
+        match find_delimiter(&frames, limits) {
             Ok(at) => Ok(Self::split_at(frames, at)),
             Err(error) => Err(Rejected { error, frames }),
         }
@@ -122,7 +122,7 @@ impl Frames {
     #[must_use]
     pub fn join(self) -> Vec<Bytes> {
         let mut frames = self.identities;
-        frames.reserve(1 + LEAST_AFTER_DELIMITER + self.buffers.len());
+        frames.reserve(1 + MIN_FRAMES_AFTER_DELIMITER + self.buffers.len());
         frames.push(Bytes::from_static(DELIMITER));
         frames.extend([
             self.signature,
@@ -143,7 +143,7 @@ impl Frames {
 }
 
 /// Where the delimiter is, in frames that are within the limits and complete.
-fn delimiter(frames: &[Bytes], limits: &Limits) -> Result<usize, FrameError> {
+fn find_delimiter(frames: &[Bytes], limits: &Limits) -> Result<usize, FrameError> {
     if frames.len() > limits.frames {
         return Err(FrameError::TooManyFrames { found: frames.len(), limit: limits.frames });
     }
@@ -162,7 +162,7 @@ fn delimiter(frames: &[Bytes], limits: &Limits) -> Result<usize, FrameError> {
         return Err(FrameError::TooManyIdentities { found: at, limit: limits.identities });
     }
     let found = frames.len() - at - 1;
-    if found < LEAST_AFTER_DELIMITER {
+    if found < MIN_FRAMES_AFTER_DELIMITER {
         return Err(FrameError::TooFewFrames { found });
     }
     Ok(at)

@@ -10,12 +10,14 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::json::{JsonMap, ObjectError, ShapeError, is_empty_object, parse_object, written};
+use crate::json::{
+    JsonMap, ObjectError, ShapeError, is_empty_object, parse_object, serialize_object,
+};
 use crate::limits::Limits;
 
 /// The header of a message.
 ///
-/// Reading is tolerant: only `msg_type` must be there. A known field of a wrong type counts as absent and
+/// HeaderFields is tolerant: only `msg_type` must be there. A known field of a wrong type counts as absent and
 /// is kept in [`Header::extra`] with all unknown fields, so that writing the header again loses nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -67,15 +69,15 @@ impl Header {
     /// # Errors
     /// [`HeaderError`], see its variants.
     pub fn from_json(text: &[u8], limits: &Limits) -> Result<Self, HeaderError> {
-        Reading::of(text, limits)?.typed().ok_or(HeaderError::NoMessageType)
+        HeaderFields::from_json(text, limits)?.into_typed_header().ok_or(HeaderError::NoMessageType)
     }
 
     /// Reads a header that is parsed already. `None` without a `msg_type`.
     #[must_use]
     pub fn from_map(map: JsonMap) -> Option<Self> {
-        let mut reading = Reading::default();
-        map.into_iter().for_each(|(name, value)| reading.take(Name::from(&*name), value));
-        reading.typed()
+        let mut fields_read = HeaderFields::default();
+        map.into_iter().for_each(|(name, value)| fields_read.take(FieldName::from(&*name), value));
+        fields_read.into_typed_header()
     }
 
     /// The header as a JSON object, with every field of [`Header::extra`].
@@ -91,7 +93,7 @@ impl Header {
     /// The header as JSON text.
     #[must_use]
     pub fn to_json(&self) -> Bytes {
-        written(self)
+        serialize_object(self)
     }
 
     /// The fields of the specification that are there, by name.
@@ -130,36 +132,36 @@ impl Serialize for Header {
 }
 
 /// The fields of the specification.
-const NAMES: [&str; 7] =
+const FIELD_NAMES: [&str; 7] =
     ["msg_type", "msg_id", "session", "username", "date", "version", "subshell_id"];
 
 /// The name of a field.
-enum Name {
-    /// By its place in [`NAMES`].
+enum FieldName {
+    /// By its place in [`FIELD_NAMES`].
     Known(usize),
     Other(String),
 }
 
-impl From<&str> for Name {
+impl From<&str> for FieldName {
     fn from(text: &str) -> Self {
-        let known = NAMES.iter().position(|name| *name == text);
+        let known = FIELD_NAMES.iter().position(|name| *name == text);
         known.map_or_else(|| Self::Other(text.to_owned()), Self::Known)
     }
 }
 
-impl<'de> Deserialize<'de> for Name {
+impl<'de> Deserialize<'de> for FieldName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Text;
 
         impl Visitor<'_> for Text {
-            type Value = Name;
+            type Value = FieldName;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a name")
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Name, E> {
-                Ok(Name::from(text))
+            fn visit_str<E>(self, text: &str) -> Result<FieldName, E> {
+                Ok(FieldName::from(text))
             }
         }
 
@@ -169,14 +171,14 @@ impl<'de> Deserialize<'de> for Name {
 
 /// A header that is being read.
 #[derive(Default)]
-struct Reading {
-    /// By their places in [`NAMES`].
-    texts: [Option<String>; NAMES.len()],
+struct HeaderFields {
+    /// By their places in [`FIELD_NAMES`].
+    texts: [Option<String>; FIELD_NAMES.len()],
     extra: JsonMap,
 }
 
-impl Reading {
-    fn of(text: &[u8], limits: &Limits) -> Result<Self, HeaderError> {
+impl HeaderFields {
+    fn from_json(text: &[u8], limits: &Limits) -> Result<Self, HeaderError> {
         if text.len() > limits.header {
             return Err(HeaderError::TooLong { length: text.len(), limit: limits.header });
         }
@@ -187,23 +189,23 @@ impl Reading {
     }
 
     /// What is no text, or not in the specification, is kept as it is. The last of a name counts.
-    fn take(&mut self, name: Name, value: Value) {
+    fn take(&mut self, name: FieldName, value: Value) {
         match (name, value) {
-            (Name::Known(at), Value::String(text)) => {
+            (FieldName::Known(at), Value::String(text)) => {
                 self.texts[at] = Some(text);
-                self.extra.remove(NAMES[at]);
+                self.extra.remove(FIELD_NAMES[at]);
             }
-            (Name::Known(at), value) => {
+            (FieldName::Known(at), value) => {
                 self.texts[at] = None;
-                self.extra.insert(NAMES[at].to_owned(), value);
+                self.extra.insert(FIELD_NAMES[at].to_owned(), value);
             }
-            (Name::Other(name), value) => {
+            (FieldName::Other(name), value) => {
                 self.extra.insert(name, value);
             }
         }
     }
 
-    fn typed(self) -> Option<Header> {
+    fn into_typed_header(self) -> Option<Header> {
         self.texts[0].is_some().then(|| self.header())
     }
 
@@ -222,23 +224,23 @@ impl Reading {
     }
 }
 
-impl<'de> Deserialize<'de> for Reading {
+impl<'de> Deserialize<'de> for HeaderFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Fields;
 
         impl<'de> Visitor<'de> for Fields {
-            type Value = Reading;
+            type Value = HeaderFields;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Reading, A::Error> {
-                let mut reading = Reading::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<HeaderFields, A::Error> {
+                let mut fields_read = HeaderFields::default();
                 while let Some((name, value)) = map.next_entry()? {
-                    reading.take(name, value);
+                    fields_read.take(name, value);
                 }
-                Ok(reading)
+                Ok(fields_read)
             }
         }
 
@@ -279,7 +281,7 @@ impl Parent {
             return Self::None;
         }
         // It needs no type to be of use: its `msg_id` is what counts.
-        match Reading::of(&text, limits).map(Reading::header) {
+        match HeaderFields::from_json(&text, limits).map(HeaderFields::header) {
             Ok(header) => Self::Header { header: Box::new(header), text },
             Err(error) => Self::Malformed { text, error },
         }
@@ -287,7 +289,7 @@ impl Parent {
 
     /// A parent from a header, for a message that answers it.
     #[must_use]
-    pub fn of(header: &Header) -> Self {
+    pub fn from_header(header: &Header) -> Self {
         Self::Header { header: Box::new(header.clone()), text: header.to_json() }
     }
 

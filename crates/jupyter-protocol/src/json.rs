@@ -77,7 +77,7 @@ pub(crate) fn parse_object<T: DeserializeOwned>(
     text: &[u8],
     limits: &Limits,
 ) -> Result<T, ObjectError> {
-    if is_within(text, limits)
+    if fits_limits(text, limits)
         && let Ok(object) = parse(text)
     {
         return Ok(object);
@@ -87,9 +87,9 @@ pub(crate) fn parse_object<T: DeserializeOwned>(
 }
 
 /// Whether the text begins as an object and is too short, and has too few brackets, to be over a limit.
-fn is_within(text: &[u8], limits: &Limits) -> bool {
+fn fits_limits(text: &[u8], limits: &Limits) -> bool {
     text.first() == Some(&b'{')
-        && text.len() + OF_AN_OBJECT * MAX_JSON_DEPTH <= limits.json_values
+        && text.len() + OBJECT_COST * MAX_JSON_DEPTH <= limits.json_values
         && memchr2_iter(b'{', b'[', text).nth(limits.json_depth.min(MAX_JSON_DEPTH)).is_none()
 }
 
@@ -98,14 +98,14 @@ fn is_within(text: &[u8], limits: &Limits) -> bool {
 /// Numbers of Python have no bounds. What 64 bits do not hold is rounded to a float by the parser, and refused where a float
 /// does not hold it either. One such number must not cost a whole message, so it becomes the float that is nearest.
 fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
-    serde_json::from_slice(text).or_else(|error| match within_floats(text) {
+    serde_json::from_slice(text).or_else(|error| match clamp_numbers(text) {
         Some(text) => serde_json::from_slice(&text).map_err(|_| error),
         None => Err(error),
     })
 }
 
 /// The text with floats for numbers that no float holds. `None` if there are none.
-fn within_floats(text: &[u8]) -> Option<Vec<u8>> {
+fn clamp_numbers(text: &[u8]) -> Option<Vec<u8>> {
     let (mut new, mut copied, mut at) = (Vec::new(), 0, 0);
     while let Some(byte) = text.get(at) {
         match byte {
@@ -131,8 +131,8 @@ fn within_floats(text: &[u8]) -> Option<Vec<u8>> {
     (copied > 0).then_some(new)
 }
 
-/// A value as text. One that is always an object, with keys of text, can always be written.
-pub(crate) fn written(object: &impl Serialize) -> Bytes {
+/// A value as text. One that is always an object, with keys of text, can always be serialize_object.
+pub(crate) fn serialize_object(object: &impl Serialize) -> Bytes {
     // As much as nearly every message needs, so that it is not moved while it grows.
     let mut text = Vec::with_capacity(512);
     match serde_json::to_writer(&mut text, object) {
@@ -156,7 +156,7 @@ fn is_space(byte: u8) -> bool {
 }
 
 /// An object takes as much memory as that many values, however little is in it.
-const OF_AN_OBJECT: usize = 7;
+const OBJECT_COST: usize = 7;
 
 /// The length of the bracketed text at the start.
 fn end_of_object(text: &[u8], limits: &Limits) -> Result<usize, ShapeError> {
@@ -169,7 +169,7 @@ fn end_of_object(text: &[u8], limits: &Limits) -> Result<usize, ShapeError> {
             b'"' => at += end_of_string(&text[at..])?,
             b'{' | b'[' => {
                 open.push(*byte == b'{')?;
-                values += if *byte == b'{' { OF_AN_OBJECT } else { 1 };
+                values += if *byte == b'{' { OBJECT_COST } else { 1 };
             }
             b',' | b':' => values += 1,
             b'}' | b']' => {
@@ -237,24 +237,25 @@ impl Brackets {
 
 /// What a string takes beside its bytes, what a value takes in a list, an entry in an object, and an object that is not
 /// empty: its entries have nodes of eleven places, most of which are free.
-const STRING: usize = 48;
-const VALUE: usize = 40;
-const ENTRY: usize = 120;
-const NODE: usize = 700;
+const STRING_SIZE: usize = 48;
+const VALUE_SIZE: usize = 40;
+const ENTRY_SIZE: usize = 120;
+const NODE_SIZE: usize = 700;
 
 /// Bytes of memory that parsed JSON takes, at least about: far more than its text, where it is many small values.
 pub(crate) fn memory(map: &JsonMap) -> usize {
-    let entries = map.iter().map(|(name, value)| ENTRY + name.len() + memory_of(value));
-    entries.fold(if map.is_empty() { 0 } else { NODE }, usize::saturating_add)
+    let entries = map.iter().map(|(name, value)| ENTRY_SIZE + name.len() + memory_of(value));
+    entries.fold(if map.is_empty() { 0 } else { NODE_SIZE }, usize::saturating_add)
 }
 
 fn memory_of(value: &serde_json::Value) -> usize {
     use serde_json::Value;
     match value {
-        Value::String(text) => STRING + text.len(),
-        Value::Array(values) => {
-            values.iter().map(|value| VALUE + memory_of(value)).fold(STRING, usize::saturating_add)
-        }
+        Value::String(text) => STRING_SIZE + text.len(),
+        Value::Array(values) => values
+            .iter()
+            .map(|value| VALUE_SIZE + memory_of(value))
+            .fold(STRING_SIZE, usize::saturating_add),
         Value::Object(map) => memory(map),
         _ => 0,
     }

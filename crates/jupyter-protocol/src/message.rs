@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::content::{Content, Malformed};
 use crate::header::{Header, Parent};
-use crate::json::{JsonMap, written};
+use crate::json::{JsonMap, serialize_object};
 use crate::raw::RawMessage;
 
 /// A message with its content parsed.
@@ -43,7 +43,7 @@ impl Message {
         let metadata = match &self.content {
             Content::Malformed(Malformed { metadata: Some(text), .. }) => text.clone(),
             _ if self.metadata.is_empty() => Bytes::from_static(b"{}"),
-            _ => written(&self.metadata),
+            _ => serialize_object(&self.metadata),
         };
         let parts =
             [self.header.to_json(), self.parent.to_json(), metadata, self.content.to_json()];

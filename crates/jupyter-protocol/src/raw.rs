@@ -225,8 +225,8 @@ impl RawMessage {
     /// Some types may travel on two channels: `kernel_info_request` on shell and control, comm messages on shell and
     /// IOPub. Then it is shell.
     #[must_use]
-    pub fn usual_channel(&self) -> Channel {
-        crate::content::usual_channel(self.msg_type())
+    pub fn default_channel(&self) -> Channel {
+        crate::content::default_channel(self.msg_type())
     }
 
     /// Copies short frames out of the memory they are a view of.

@@ -16,13 +16,13 @@ use crate::message::Message;
 use crate::session::Session;
 
 /// How long until a first nudge is repeated. Each further one waits twice as long.
-const FIRST_REPEAT: Duration = Duration::from_millis(500);
+const INITIAL_NUDGE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The longest wait between two nudges that are not answered.
-const LAST_REPEAT: Duration = Duration::from_secs(8);
+const MAX_NUDGE_INTERVAL: Duration = Duration::from_secs(8);
 
 /// How long an answer on shell is waited for, when there is one on control.
-const SHELL_PATIENCE: Duration = Duration::from_secs(2);
+const SHELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How the subscription to IOPub was shown to be in effect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -75,7 +75,7 @@ pub enum ReadyState {
 /// let now = Instant::now();
 /// let mut readiness = Readiness::default();
 /// readiness.on_connected(now);
-/// readiness.on_time(now, &client);
+/// readiness.on_timeout(now, &client);
 /// let (channel, request) = readiness.poll_send().expect("it asks the kernel");
 /// readiness.on_message(channel, &kernel.reply(&request, KernelInfoReply::default()), now);
 /// readiness.on_message(Channel::IoPub, &kernel.request(IopubWelcome::default()), now);
@@ -94,7 +94,7 @@ pub struct Readiness {
     /// Whether it was seen to work for somebody else.
     busy: bool,
     /// When to do without an answer on shell.
-    give_up_shell: Option<Instant>,
+    shell_deadline: Option<Instant>,
     without_shell: bool,
     control: Nudges,
     shell: Nudges,
@@ -125,15 +125,17 @@ impl Readiness {
     /// Takes a message, from whichever channel.
     pub fn on_message(&mut self, channel: Channel, message: &Message, now: Instant) {
         if self.connected {
-            self.take(channel, message);
+            self.handle(channel, message);
         }
-        if self.info.is_some() && self.subscribed.is_some() && self.give_up_shell.is_none() {
-            self.give_up_shell = now.checked_add(SHELL_PATIENCE);
+        if self.info.is_some() && self.subscribed.is_some() && self.shell_deadline.is_none() {
+            self.shell_deadline = now.checked_add(SHELL_TIMEOUT);
         }
     }
 
-    fn take(&mut self, channel: Channel, message: &Message) {
-        let ours = message.parent_id().is_some_and(|id| self.control.has(id) || self.shell.has(id));
+    fn handle(&mut self, channel: Channel, message: &Message) {
+        let ours = message
+            .parent_id()
+            .is_some_and(|id| self.control.contains(id) || self.shell.contains(id));
         match (&message.content, channel) {
             (Content::IopubWelcome(_), Channel::IoPub) => {
                 self.subscribed.get_or_insert(SubscribedBy::Welcome);
@@ -157,8 +159,8 @@ impl Readiness {
     }
 
     /// Takes the time: nudges when it is due. Then look at [`Readiness::poll_send`].
-    pub fn on_time(&mut self, now: Instant, session: &Session) {
-        self.without_shell |= self.give_up_shell.is_some_and(|until| until <= now);
+    pub fn on_timeout(&mut self, now: Instant, session: &Session) {
+        self.without_shell |= self.shell_deadline.is_some_and(|until| until <= now);
         if self.is_ready() {
             return;
         }
@@ -167,7 +169,7 @@ impl Readiness {
         {
             if nudges.next.is_some_and(|next| next <= now) {
                 let request = session.request(KernelInfoRequest::default());
-                nudges.sent(&request.header.msg_id, now);
+                nudges.record(&request.header.msg_id, now);
                 self.to_send.push_back((channel, request));
             }
         }
@@ -178,13 +180,13 @@ impl Readiness {
         self.to_send.pop_front()
     }
 
-    /// When [`Readiness::on_time`] is to be called.
+    /// When [`Readiness::on_timeout`] is to be called.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         if self.is_ready() {
             return None;
         }
-        [self.control.next, self.shell.next, self.give_up_shell].into_iter().flatten().min()
+        [self.control.next, self.shell.next, self.shell_deadline].into_iter().flatten().min()
     }
 
     /// How far it has come.
@@ -220,18 +222,20 @@ impl Readiness {
 
 impl Nudges {
     /// The most ids that are remembered. Older ones would have been answered by now.
-    const MOST: usize = 64;
+    const MAX_IDS: usize = 64;
 
-    fn has(&self, id: &str) -> bool {
+    fn contains(&self, id: &str) -> bool {
         self.ids.iter().any(|own| own == id)
     }
 
     /// A kernel that is busy queues every nudge, so those that are not answered become rare.
-    fn sent(&mut self, id: &str, now: Instant) {
-        let wait = FIRST_REPEAT.saturating_mul(1 << self.unanswered.min(16)).min(LAST_REPEAT);
+    fn record(&mut self, id: &str, now: Instant) {
+        let wait = INITIAL_NUDGE_INTERVAL
+            .saturating_mul(1 << self.unanswered.min(16))
+            .min(MAX_NUDGE_INTERVAL);
         self.unanswered += 1;
         self.next = now.checked_add(wait);
-        if self.ids.len() == Self::MOST {
+        if self.ids.len() == Self::MAX_IDS {
             self.ids.remove(0);
         }
         self.ids.push(id.to_owned());
@@ -267,7 +271,7 @@ mod tests {
 
         fn wait(&mut self, duration: Duration) {
             self.now += duration;
-            self.readiness.on_time(self.now, &self.client);
+            self.readiness.on_timeout(self.now, &self.client);
             self.sent.extend(std::iter::from_fn(|| self.readiness.poll_send()));
         }
 
@@ -343,7 +347,7 @@ mod tests {
         let mut silent = Bench::connected();
         silent.answer(Channel::Control);
         silent.publish_for(Channel::Control);
-        silent.wait(SHELL_PATIENCE - Duration::from_millis(1));
+        silent.wait(SHELL_TIMEOUT - Duration::from_millis(1));
         assert!(silent.ready().is_none());
         silent.wait(Duration::from_millis(1));
         assert!(silent.ready().unwrap().busy);

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::signature::VALUES;
+use crate::signature::HEX_VALUES;
 
 /// Remembers the last signatures, the oldest forgotten first.
 ///
@@ -13,16 +13,16 @@ use crate::signature::VALUES;
 /// use jupyter_protocol::ReplayWindow;
 ///
 /// let mut window = ReplayWindow::new(2);
-/// assert!(window.enter(b"a0") && window.enter(b"b0"));
-/// assert!(!window.enter(b"a0"), "seen before");
-/// assert!(window.enter(b"c0"));
-/// assert!(window.enter(b"a0"), "forgotten by now");
+/// assert!(window.insert(b"a0") && window.insert(b"b0"));
+/// assert!(!window.insert(b"a0"), "seen before");
+/// assert!(window.insert(b"c0"));
+/// assert!(window.insert(b"a0"), "forgotten by now");
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
-    most: usize,
+    capacity: usize,
     order: VecDeque<Digest>,
-    seen: HashSet<Digest, BuildHasherDefault<AsItIs>>,
+    seen: HashSet<Digest, BuildHasherDefault<IdentityHasher>>,
 }
 
 /// The first 64 bits of a signature: two of the messages that are remembered do not share them by accident.
@@ -30,9 +30,9 @@ type Digest = u64;
 
 /// A signature that was verified is as random as any hash of it.
 #[derive(Clone, Copy, Debug, Default)]
-struct AsItIs(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
@@ -52,13 +52,13 @@ impl ReplayWindow {
 
     /// Remembers that many. With 0, nothing is ever refused.
     #[must_use]
-    pub fn new(most: usize) -> Self {
-        Self { most, order: VecDeque::new(), seen: HashSet::default() }
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity, order: VecDeque::new(), seen: HashSet::default() }
     }
 
     /// Enters a signature. Whether it is new.
-    pub fn enter(&mut self, signature: &[u8]) -> bool {
-        if self.most == 0 {
+    pub fn insert(&mut self, signature: &[u8]) -> bool {
+        if self.capacity == 0 {
             return true;
         }
         let digest = digest(signature);
@@ -66,7 +66,7 @@ impl ReplayWindow {
             return false;
         }
         self.order.push_back(digest);
-        if self.order.len() > self.most
+        if self.order.len() > self.capacity
             && let Some(oldest) = self.order.pop_front()
         {
             self.seen.remove(&oldest);
@@ -83,7 +83,7 @@ impl Default for ReplayWindow {
 
 /// What is no hexadecimal digit counts as the last one.
 fn digest(signature: &[u8]) -> Digest {
-    let digits = signature.iter().take(16).map(|byte| VALUES[usize::from(*byte)] & 15);
+    let digits = signature.iter().take(16).map(|byte| HEX_VALUES[usize::from(*byte)] & 15);
     digits.fold(0, |digest, digit| digest << 4 | u64::from(digit))
 }
 
@@ -95,7 +95,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut window = ReplayWindow::new(100);
         for number in 0..10_000_u32 {
-            assert!(window.enter(format!("{number:064x}").as_bytes().rchunks(16).next().unwrap()));
+            assert!(window.insert(format!("{number:064x}").as_bytes().rchunks(16).next().unwrap()));
         }
         assert_eq!((window.order.len(), window.seen.len()), (100, 100));
     }
@@ -103,6 +103,6 @@ mod tests {
     #[test]
     fn nothing_is_refused_without_a_window() {
         let mut window = ReplayWindow::new(0);
-        assert!(window.enter(b"a") && window.enter(b"a"));
+        assert!(window.insert(b"a") && window.insert(b"a"));
     }
 }

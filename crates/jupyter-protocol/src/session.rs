@@ -68,7 +68,7 @@ impl Session {
     /// A message that answers another one, addressed to whoever sent that.
     #[must_use]
     pub fn reply(&self, request: &Message, content: impl Into<Content>) -> Message {
-        let mut message = self.message(Parent::of(&request.header), content);
+        let mut message = self.message(Parent::from_header(&request.header), content);
         message.identities.clone_from(&request.identities);
         message
     }

@@ -192,7 +192,7 @@ impl Signer {
         if signature.is_empty() {
             return Err(SignatureError::Unsigned);
         }
-        let mut claimed = [0; LONGEST];
+        let mut claimed = [0; MAX_DIGEST_SIZE];
         let claimed = from_hex(signature, &mut claimed).ok_or(SignatureError::Invalid)?;
         let matches = with_mac!(state, mac => digest(mac.clone(), parts).verify_slice(claimed));
         matches.map_err(|_| SignatureError::Invalid)
@@ -218,25 +218,25 @@ fn digest<M: hmac::Mac>(mut mac: M, parts: [&[u8]; 4]) -> M {
 }
 
 /// The longest signature there is, in bytes: SHA-512.
-const LONGEST: usize = 64;
+const MAX_DIGEST_SIZE: usize = 64;
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 fn to_hex(bytes: &[u8]) -> Bytes {
     let mut text = Vec::with_capacity(2 * bytes.len());
     for byte in bytes {
-        text.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        text.extend([HEX_DIGITS[usize::from(byte >> 4)], HEX_DIGITS[usize::from(byte & 15)]]);
     }
     text.into()
 }
 
 /// Lower case alone: a signature has one spelling, so that it cannot be sent again in another.
-fn from_hex<'a>(text: &[u8], into: &'a mut [u8; LONGEST]) -> Option<&'a [u8]> {
+fn from_hex<'a>(text: &[u8], into: &'a mut [u8; MAX_DIGEST_SIZE]) -> Option<&'a [u8]> {
     let bytes = into.get_mut(..text.len() / 2)?;
     let (pairs, []) = text.as_chunks::<2>() else { return None };
     let mut all = 0;
     for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        let [high, low] = [VALUES[usize::from(*high)], VALUES[usize::from(*low)]];
+        let [high, low] = [HEX_VALUES[usize::from(*high)], HEX_VALUES[usize::from(*low)]];
         all |= high | low;
         *byte = high << 4 | low & 15;
     }
@@ -244,11 +244,11 @@ fn from_hex<'a>(text: &[u8], into: &'a mut [u8; LONGEST]) -> Option<&'a [u8]> {
 }
 
 /// What each hexadecimal digit is worth, and 255 for what is none: digits are random, so no processor guesses which is next.
-pub(crate) const VALUES: [u8; 256] = {
+pub(crate) const HEX_VALUES: [u8; 256] = {
     let mut values = [u8::MAX; 256];
     let mut value = 0;
     while value < 16 {
-        values[DIGITS[value] as usize] = value as u8;
+        values[HEX_DIGITS[value] as usize] = value as u8;
         value += 1;
     }
     values

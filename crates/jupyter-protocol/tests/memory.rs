@@ -94,7 +94,8 @@ async fn a_flood_of_large_and_small_messages_stays_small() {
     let mut info = ConnectionInfo::ipc(folder.path().join("k"));
     info.key = Key::default();
     let _server = TestServer::start(&info, Behaviour::default(), Wire::default()).await.unwrap();
-    let mut options = Options::default().with_dialer(Flooding(Endpoints::of(&info)));
+    let mut options =
+        Options::default().with_dialer(Flooding(Endpoints::from_connection_info(&info)));
     options.client.buffered = 1024 * 1024;
     let before = peak();
     let client = connect(&info, options).await.unwrap();

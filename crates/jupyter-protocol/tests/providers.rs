@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use fake_server::{FakeServer, Faults};
 use jupyter_protocol::ExecuteRequest;
 use jupyter_protocol::client::{Client, ClientError, CloseReason, Effect};
-use jupyter_protocol::execution::{Event, Grace};
+use jupyter_protocol::execution::{Event, GracePeriods};
 use jupyter_protocol::test_kernel::Behaviour;
-use jupyter_protocol::websocket::{Options, Server, ServerError, ServerOptions, Token};
+use jupyter_protocol::websocket::{Options, ServerClient, ServerError, ServerOptions, Token};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -33,13 +33,13 @@ fn options() -> Options {
     options.client.connect_timeout = Duration::from_secs(2);
     options.client.reconnect_timeout = Duration::from_secs(5);
     let soon = Duration::from_millis(500);
-    options.client.grace = Grace::default().with_idle(soon).with_reply(soon);
+    options.client.grace = GracePeriods::default().with_idle(soon).with_reply(soon);
     options
 }
 
 async fn start(faults: Faults) -> (FakeServer, Client) {
     let fake = FakeServer::start(Behaviour::default(), faults).await;
-    let server = Server::new(&fake.address, Token::new("secret")).unwrap();
+    let server = ServerClient::new(&fake.address, Token::new("secret")).unwrap();
     let client = server.connect("the-kernel", options()).await.unwrap();
     client.ready(SOON).await.unwrap();
     (fake, client)
@@ -160,10 +160,10 @@ async fn full() -> (String, TcpListener, Vec<TcpStream>) {
     (format!("http://{address}"), listener, waiting)
 }
 
-fn impatient(address: &str) -> Server {
+fn impatient(address: &str) -> ServerClient {
     let mut options = ServerOptions::default();
     options.timeout = Duration::from_millis(700);
-    Server::with_options(address, Token::new("secret"), options).unwrap()
+    ServerClient::with_options(address, Token::new("secret"), options).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -313,7 +313,7 @@ async fn certificates_that_are_not_to_be_trusted_are_refused() {
         if roots {
             own.extra_roots = certificate;
         }
-        let server = Server::with_options(&address, Token::new("secret"), own).unwrap();
+        let server = ServerClient::with_options(&address, Token::new("secret"), own).unwrap();
         match server.kernels().await {
             Ok(kernels) => assert!(trusted && kernels.is_empty(), "{what}"),
             Err(error) => {

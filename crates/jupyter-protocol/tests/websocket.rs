@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use fake_server::{FakeServer, Faults};
 use jupyter_protocol::client::{Client, ClientError, CloseReason, Effect};
 use jupyter_protocol::content::CompleteRequest;
-use jupyter_protocol::execution::{End, Event, Grace, Loss};
+use jupyter_protocol::execution::{End, Event, GracePeriods, Loss};
 use jupyter_protocol::test_kernel::Behaviour;
-use jupyter_protocol::websocket::{Options, Server, ServerError, Token};
+use jupyter_protocol::websocket::{Options, ServerClient, ServerError, Token};
 use jupyter_protocol::{Channel, ExecuteRequest, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -23,14 +23,14 @@ fn quick() -> Options {
     let mut options = Options::default();
     options.client.connect_timeout = Duration::from_secs(5);
     options.client.reconnect_timeout = Duration::from_secs(5);
-    options.client.grace = Grace::default()
+    options.client.grace = GracePeriods::default()
         .with_idle(Duration::from_millis(500))
         .with_reply(Duration::from_millis(500));
     options
 }
 
 async fn connect(fake: &FakeServer) -> Result<Client, ClientError> {
-    let server = Server::new(&fake.address, Token::new("secret")).unwrap();
+    let server = ServerClient::new(&fake.address, Token::new("secret")).unwrap();
     server.connect("the-kernel", quick()).await
 }
 
@@ -178,7 +178,7 @@ async fn a_server_in_trouble_is_waited_for() {
     let fake =
         FakeServer::start(Behaviour::default(), Faults { status: Some(503), ..Faults::default() })
             .await;
-    let server = Server::new(&fake.address, Token::default()).unwrap();
+    let server = ServerClient::new(&fake.address, Token::default()).unwrap();
     let mut options = quick();
     options.client.connect_timeout = Duration::from_millis(700);
     let error = server.connect("k", options).await.unwrap_err();
@@ -192,7 +192,7 @@ const SERVER: &str = "JUPYTER_PROTOCOL_TEST_SERVER";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn proxies_of_the_environment_are_not_used() {
     if let Ok(address) = std::env::var(SERVER) {
-        let server = Server::new(&address, Token::new("secret")).unwrap();
+        let server = ServerClient::new(&address, Token::new("secret")).unwrap();
         assert_eq!(server.version().await.unwrap(), "1");
         return;
     }
@@ -229,7 +229,7 @@ async fn proxies_of_the_environment_are_not_used() {
 async fn a_silent_server_is_noticed() {
     let fake =
         FakeServer::start(Behaviour::default(), Faults { mute: true, ..Faults::default() }).await;
-    let server = Server::new(&fake.address, Token::default()).unwrap();
+    let server = ServerClient::new(&fake.address, Token::default()).unwrap();
     let mut options = quick();
     options.ping = Duration::from_millis(100);
     let client = server.connect("k", options).await.unwrap();
@@ -241,7 +241,7 @@ async fn a_silent_server_is_noticed() {
 #[tokio::test]
 async fn a_quiet_server_is_no_dead_one() {
     let fake = FakeServer::start(Behaviour::default(), Faults::default()).await;
-    let server = Server::new(&fake.address, Token::default()).unwrap();
+    let server = ServerClient::new(&fake.address, Token::default()).unwrap();
     let mut options = quick();
     options.ping = Duration::from_millis(50);
     let client = server.connect("k", options).await.unwrap();
@@ -294,7 +294,7 @@ async fn hostile_frames_harm_nobody() {
 #[tokio::test]
 async fn a_message_above_the_limit_is_cut() {
     let fake = FakeServer::start(Behaviour::default(), Faults::default()).await;
-    let server = Server::new(&fake.address, Token::default()).unwrap();
+    let server = ServerClient::new(&fake.address, Token::default()).unwrap();
     let mut options = quick();
     options.client.limits = Limits::default().with_message(100_000);
     let client = server.connect("k", options).await.unwrap();
@@ -327,7 +327,7 @@ async fn answers_are_errors_as_data() {
         Box::leak(text.into_bytes().into_boxed_slice())
     };
     let ask = |response| async move {
-        let server = Server::new(&answering(response).await, Token::new("secret")).unwrap();
+        let server = ServerClient::new(&answering(response).await, Token::new("secret")).unwrap();
         server.kernels().await.unwrap_err()
     };
     let error = ask(json("403 Forbidden", "{\"message\": \"no\"}")).await;
@@ -340,7 +340,7 @@ async fn answers_are_errors_as_data() {
         "not followed"
     );
     assert!(matches!(ask(json("200 OK", "{")).await, ServerError::Malformed { .. }));
-    let unreachable = Server::new("http://127.0.0.1:1", Token::new("secret")).unwrap();
+    let unreachable = ServerClient::new("http://127.0.0.1:1", Token::new("secret")).unwrap();
     let error = unreachable.kernels().await.unwrap_err();
     assert_eq!(error.effect(), Effect::None);
     assert!(!format!("{error} {error:?} {unreachable:?}").contains("secret"));
@@ -358,6 +358,6 @@ async fn an_endless_answer_is_cut() {
     });
     let mut options = jupyter_protocol::websocket::ServerOptions::default();
     options.max_body = 1_000_000;
-    let server = Server::with_options(&address, Token::default(), options).unwrap();
+    let server = ServerClient::with_options(&address, Token::default(), options).unwrap();
     assert!(matches!(server.kernels().await, Err(ServerError::TooLong { limit: 1_000_000 })));
 }

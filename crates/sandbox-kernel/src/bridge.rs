@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use jupyter_protocol::client::{Client, Running};
+use jupyter_protocol::client::{Client, ExecutionStream};
 use jupyter_protocol::content::{ExecuteReply, InputReply, Payload, StreamName};
 use jupyter_protocol::execution::{End, Event, Loss, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
@@ -16,21 +16,23 @@ use serde_json::{Map, Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::buffer::Buffer;
-use crate::control::Served;
-use crate::link::{CONTROL, END, INPUT, INTERRUPT, PIECE, Said, said, tool_calls};
+use crate::control::KernelSide;
+use crate::iopub::{exit_of, input, is_lost_output, is_output, lost, marks, pass_on};
+use crate::mime::{DisplayBudget, plain};
 use crate::process::KernelProcess;
-use crate::program::{Program, TOLD};
-use crate::published::{exit_of, input, is_lost_output, is_output, lost, marks, pass_on};
-use crate::shown::{Room, plain};
+use crate::program::{PROGRAM_KEY, Program};
+use crate::stdin_channel::{
+    CHUNK_SIZE, CONTROL, END, INPUT, INTERRUPT, StdinMessage, parse, tool_calls,
+};
 
 /// How long the program of ours may take.
-const PREPARE_BOUND: Duration = Duration::from_secs(30);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long somebody else's kernel may take to begin, until that it does not is told.
-const BUSY: Duration = Duration::from_secs(1);
+const BUSY_NOTICE_DELAY: Duration = Duration::from_secs(1);
 
 /// Why nobody knows what code did.
-fn untold(outcome: &Outcome) -> String {
+fn no_outcome_reason(outcome: &Outcome) -> String {
     match outcome.end {
         End::ReplyLost if outcome.losses.disconnected => {
             "the connection to the kernel broke, and how the code ended was not told"
@@ -60,11 +62,11 @@ pub(crate) struct Bridge {
 /// A run that goes on.
 struct Active {
     id: i64,
-    running: Running,
+    running: ExecutionStream,
     /// The request, for what we say on the stdin channel.
     parent: Parent,
     frames: FrameReader,
-    room: Room,
+    display_budget: DisplayBudget,
     stdin: Option<Arc<Buffer>>,
     /// Whether the kernel waits for a piece of input.
     wants_input: bool,
@@ -91,7 +93,7 @@ impl Active {
 }
 
 /// Nothing more can be asked of this kernel.
-struct Gone;
+struct Disconnected;
 
 impl Bridge {
     pub(crate) fn new(
@@ -112,10 +114,10 @@ impl Bridge {
         let failed =
             |message: String| Error::new(ErrorKind::Unavailable, "start_interpreter", message);
         let mut message = self.client.session().request(request);
-        message.metadata.insert(TOLD.into(), program.told());
+        message.metadata.insert(PROGRAM_KEY.into(), program.metadata());
         let running = self.client.execute_message(message).await;
         let running = running.map_err(|error| failed(error.to_string()))?;
-        match timeout(PREPARE_BOUND, running.outcome()).await {
+        match timeout(PREPARE_TIMEOUT, running.outcome()).await {
             Ok(outcome) if outcome.is_ok() => Ok(()),
             Ok(outcome) => {
                 let why = outcome.error.map_or_else(
@@ -129,7 +131,7 @@ impl Bridge {
     }
 
     /// Takes requests until nobody asks any more, or the kernel is of no use.
-    pub(crate) async fn serve(mut self, mut served: Served) {
+    pub(crate) async fn serve(mut self, mut kernel_side: KernelSide) {
         let client = self.client.clone();
         let before = self.restarts;
         let mut restarted = pin!(client.restarted(before));
@@ -138,35 +140,35 @@ impl Bridge {
                 biased;
                 () = &mut restarted => {
                     // What the next run would build on is lost.
-                    self.process.gone();
+                    self.process.mark_dead();
                     break;
                 }
                 _ = client.closed() => {
-                    self.process.gone();
+                    self.process.mark_dead();
                     break;
                 }
-                asked = served.next() => asked,
+                asked = kernel_side.next() => asked,
             };
             let Some(asked) = asked else { break };
             let done = match asked.request {
                 Request::Run(run) => {
                     self.process.set_running(true);
-                    let done = self.run(&mut served, run, asked.stdin).await;
+                    let done = self.run(&mut kernel_side, run, asked.stdin).await;
                     self.process.set_running(false);
                     done
                 }
                 Request::GetVariable { id, name } => {
-                    self.variable(&served, id, json!({"get": name})).await
+                    self.variable(&kernel_side, id, json!({"get": name})).await
                 }
                 Request::SetVariables { id, json } => {
-                    self.variable(&served, id, json!({"set": json})).await
+                    self.variable(&kernel_side, id, json!({"set": json})).await
                 }
                 // They come late: what they are about is over.
                 _ => Ok(()),
             };
             if done.is_err() {
                 if let Some(why) = self.client.close_reason() {
-                    self.process.lose(format!("the connection to the kernel was lost: {why}"));
+                    self.process.mark_lost(format!("the connection to the kernel was lost: {why}"));
                 }
                 break;
             }
@@ -175,26 +177,26 @@ impl Bridge {
 
     async fn run(
         &mut self,
-        served: &mut Served,
+        kernel_side: &mut KernelSide,
         run: Run,
         stdin: Option<Arc<Buffer>>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), Disconnected> {
         self.runs += 1;
         let id = run.id;
         if let Some(problem) = self.refused(&run) {
-            self.end(served, id, Err(problem.to_owned()));
+            self.end(kernel_side, id, Err(problem.to_owned()));
             return Ok(());
         }
         let interrupts = self.process.interrupts();
         let message = self.message(run, stdin.is_some());
-        let parent = Parent::of(&message.header);
-        let running = self.client.execute_message(message).await.map_err(|_| Gone)?;
+        let parent = Parent::from_header(&message.header);
+        let running = self.client.execute_message(message).await.map_err(|_| Disconnected)?;
         let mut active = Active {
             id,
             running,
             parent,
             frames: FrameReader::new(),
-            room: Room::default(),
+            display_budget: DisplayBudget::default(),
             stdin,
             wants_input: false,
             interrupts,
@@ -205,15 +207,15 @@ impl Bridge {
             told_lost: 0,
             unread: VecDeque::new(),
         };
-        let answers = served.answers();
-        let mut waits = pin!(sleep(BUSY));
+        let barrier = kernel_side.reply_barrier();
+        let mut waits = pin!(sleep(BUSY_NOTICE_DELAY));
         loop {
             tokio::select! {
                 biased;
-                asked = served.next() => match asked.ok_or(Gone)?.request {
+                asked = kernel_side.next() => match asked.ok_or(Disconnected)?.request {
                     Request::ToolResult { .. } if self.program.is_none() => {}
                     request @ Request::ToolResult { .. } => {
-                        // An interrupt answers the calls too, and the kernel is to hear of it first.
+                        // An interrupt barrier the calls too, and the kernel is to hear of it first.
                         self.heed(&mut active).await?;
                         self.pass_on(&active, &request).await?;
                     }
@@ -225,24 +227,24 @@ impl Bridge {
                 },
                 () = self.process.more_interrupts(active.told) => self.heed(&mut active).await?,
                 piece = input(&active.stdin, active.wants_input) => self.give(&mut active, piece).await?,
-                () = pass_on(&answers, &self.streams, &mut active.unread), if !active.unread.is_empty() => {}
+                () = pass_on(&barrier, &self.streams, &mut active.unread), if !active.unread.is_empty() => {}
                 () = &mut waits, if !active.begun => {
                     active.begun = true;
                     active.note("[waiting: the kernel still runs code that it was given before]");
                 }
                 event = active.running.next(), if active.unread.is_empty() => match event {
                     Some(Event::Finished(outcome)) => {
-                        return self.finish(served, &active, *outcome).await;
+                        return self.finish(kernel_side, &active, *outcome).await;
                     }
-                    Some(event) => self.event(served, &mut active, event)?,
-                    None => return Err(Gone),
+                    Some(event) => self.event(kernel_side, &mut active, event)?,
+                    None => return Err(Disconnected),
                 },
             }
         }
     }
 
     /// Tells the kernel of interrupts that it has not heard of.
-    async fn heed(&self, active: &mut Active) -> Result<(), Gone> {
+    async fn heed(&self, active: &mut Active) -> Result<(), Disconnected> {
         let now = self.process.interrupts();
         let new = now - active.told;
         let announced = new.min(active.announced);
@@ -252,7 +254,7 @@ impl Bridge {
     }
 
     /// Tells the program of ours. Others get a signal or a message.
-    async fn interrupt(&self, active: &Active) -> Result<(), Gone> {
+    async fn interrupt(&self, active: &Active) -> Result<(), Disconnected> {
         match &self.program {
             Some(program) => {
                 let id = active.id.to_string();
@@ -304,7 +306,12 @@ impl Bridge {
         message
     }
 
-    fn event(&self, served: &Served, active: &mut Active, event: Event) -> Result<(), Gone> {
+    fn event(
+        &self,
+        kernel_side: &KernelSide,
+        active: &mut Active,
+        event: Event,
+    ) -> Result<(), Disconnected> {
         active.outputs += u64::from(is_output(&event));
         match event {
             Event::Started => active.begun = true,
@@ -313,21 +320,28 @@ impl Bridge {
             }
             Event::Result { result, .. } => {
                 let (data, id) = (&result.data, result.transient.display_id.as_deref());
-                self.show(served, active, WireDisplayKind::Result, data, &result.metadata, id);
+                self.show(kernel_side, active, WireDisplayKind::Result, data, &result.metadata, id);
             }
             Event::Display { display, .. } => {
                 let (data, id) = (&display.data, display.transient.display_id.as_deref());
-                self.show(served, active, WireDisplayKind::Display, data, &display.metadata, id);
+                self.show(
+                    kernel_side,
+                    active,
+                    WireDisplayKind::Display,
+                    data,
+                    &display.metadata,
+                    id,
+                );
             }
             Event::UpdateDisplay { update, .. } => {
                 let (data, id) = (&update.data, update.transient.display_id.as_deref());
-                self.show(served, active, WireDisplayKind::Update, data, &update.metadata, id);
+                self.show(kernel_side, active, WireDisplayKind::Update, data, &update.metadata, id);
             }
             Event::ClearOutput { wait } => {
-                served.reply(&Reply::ClearOutput { id: active.id, wait });
+                kernel_side.reply(&Reply::ClearOutput { id: active.id, wait });
             }
             Event::Message { channel: Channel::Stdin, message } => {
-                self.said(served, active, &message)?;
+                self.said(kernel_side, active, &message)?;
             }
             Event::Message { channel: Channel::IoPub, message } if is_lost_output(&message) => {
                 active.told_lost += 1;
@@ -336,7 +350,7 @@ impl Bridge {
             }
             Event::Message { channel: Channel::IoPub, message } if self.program.is_some() => {
                 if let Some([stdout, stderr]) = marks(&message) {
-                    served.reply(&Reply::Marked { id: active.id, stdout, stderr });
+                    kernel_side.reply(&Reply::Marked { id: active.id, stdout, stderr });
                 }
             }
             Event::Lost(loss) => {
@@ -352,7 +366,7 @@ impl Bridge {
 
     fn show(
         &self,
-        served: &Served,
+        kernel_side: &KernelSide,
         active: &mut Active,
         kind: WireDisplayKind,
         data: &MimeBundle,
@@ -360,7 +374,7 @@ impl Bridge {
         display_id: Option<&str>,
     ) {
         let mut notes = Vec::new();
-        let bundle = active.room.take(data, &mut notes);
+        let bundle = active.display_budget.take(data, &mut notes);
         notes.iter().for_each(|note| active.note(note));
         // One that was empty and has a name is a place for what comes later.
         let is_place = data.is_empty() && display_id.is_some();
@@ -374,28 +388,34 @@ impl Bridge {
             metadata: Value::Object(metadata.clone()).to_string(),
             display_id: display_id.unwrap_or_default().to_owned(),
         };
-        served.reply(&display);
+        kernel_side.reply(&display);
     }
 
     /// The program of ours says something.
-    fn said(&self, served: &Served, active: &mut Active, message: &Message) -> Result<(), Gone> {
+    fn said(
+        &self,
+        kernel_side: &KernelSide,
+        active: &mut Active,
+        message: &Message,
+    ) -> Result<(), Disconnected> {
         let Some(program) = &self.program else { return Ok(()) };
-        match said(&program.word, message) {
-            Some(Said::Control(piece)) => {
-                let calls = tool_calls(&mut active.frames, &piece, active.id).map_err(|_| Gone)?;
+        match parse(&program.prefix, message) {
+            Some(StdinMessage::Control(piece)) => {
+                let calls =
+                    tool_calls(&mut active.frames, &piece, active.id).map_err(|_| Disconnected)?;
                 for call in calls {
-                    served.reply(&call);
+                    kernel_side.reply(&call);
                 }
             }
-            Some(Said::More) => active.wants_input = true,
-            Some(Said::Enough) => active.stdin = None,
+            Some(StdinMessage::More) => active.wants_input = true,
+            Some(StdinMessage::Enough) => active.stdin = None,
             None => {}
         }
         Ok(())
     }
 
     /// A piece of input for a kernel that waits for it, or the end of it.
-    async fn give(&self, active: &mut Active, piece: Option<Vec<u8>>) -> Result<(), Gone> {
+    async fn give(&self, active: &mut Active, piece: Option<Vec<u8>>) -> Result<(), Disconnected> {
         active.wants_input = false;
         let Some(program) = &self.program else { return Ok(()) };
         let (kind, piece) = match piece {
@@ -409,13 +429,13 @@ impl Bridge {
     }
 
     /// The answer to a call of a tool.
-    async fn pass_on(&self, active: &Active, request: &Request) -> Result<(), Gone> {
+    async fn pass_on(&self, active: &Active, request: &Request) -> Result<(), Disconnected> {
         let mut frame = Vec::new();
         let Some(program) = &self.program else { return Ok(()) };
         if request.encode(&mut frame).is_ok() {
             let mut rest = Bytes::from(frame);
             while !rest.is_empty() {
-                let piece = rest.split_to(rest.len().min(PIECE));
+                let piece = rest.split_to(rest.len().min(CHUNK_SIZE));
                 self.say(active, program, CONTROL, piece).await?;
             }
         }
@@ -428,14 +448,14 @@ impl Bridge {
         program: &Program,
         kind: &str,
         piece: Bytes,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), Disconnected> {
         let mut reply = InputReply::default();
-        reply.value = format!("{}{kind}", program.word);
+        reply.value = format!("{}{kind}", program.prefix);
         let mut message = self.client.session().message(active.parent.clone(), reply);
         if !piece.is_empty() {
             message.buffers.push(piece);
         }
-        self.client.send(Channel::Stdin, message).await.map_err(|_| Gone)
+        self.client.send(Channel::Stdin, message).await.map_err(|_| Disconnected)
     }
 
     /// What a pager would show, such as the help of `len?`, is output here.
@@ -451,36 +471,36 @@ impl Bridge {
 
     async fn finish(
         &mut self,
-        served: &Served,
+        kernel_side: &KernelSide,
         active: &Active,
         outcome: Outcome,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), Disconnected> {
         match outcome.end {
             End::Replied if outcome.reply.is_some() => {}
             // Nobody can tell what it did. It is not gone on with.
             End::Replied | End::ReplyLost => {
-                self.process.lose(untold(&outcome));
-                return Err(Gone);
+                self.process.mark_lost(no_outcome_reason(&outcome));
+                return Err(Disconnected);
             }
-            End::ConnectionLost => return Err(Gone),
+            End::ConnectionLost => return Err(Disconnected),
             _ => {
-                self.process.gone();
-                return Err(Gone);
+                self.process.mark_dead();
+                return Err(Disconnected);
             }
         }
         if self.client.restarts() != self.restarts {
             // It ran in a process that has nothing of what was there before.
-            self.process.gone();
-            return Err(Gone);
+            self.process.mark_dead();
+            return Err(Disconnected);
         }
         if outcome.is_aborted() {
             let why = "the kernel did not run it: code that came before it failed";
-            self.end(served, active.id, Err(why.to_owned()));
+            self.end(kernel_side, active.id, Err(why.to_owned()));
             return Ok(());
         }
         if !outcome.status().is_some_and(|status| status.is_ok() || status.is_error()) {
-            self.process.lose(untold(&outcome));
-            return Err(Gone);
+            self.process.mark_lost(no_outcome_reason(&outcome));
+            return Err(Disconnected);
         }
         let told = self.told(&outcome);
         let published = told.get("published").and_then(Value::as_u64).unwrap_or_default();
@@ -494,24 +514,24 @@ impl Bridge {
         }
         self.page(&outcome);
         if let Some(why) = told.get("failed").and_then(Value::as_str) {
-            self.end(served, active.id, Err(why.to_owned()));
+            self.end(kernel_side, active.id, Err(why.to_owned()));
             return Ok(());
         }
         if let Some(code) = told.get("exit").and_then(Value::as_i64).or_else(|| exit_of(&outcome)) {
-            served.reply(&Reply::Exit { id: active.id, code });
+            kernel_side.reply(&Reply::Exit { id: active.id, code });
         } else if let Some(error) = &outcome.error {
             let mut traceback = plain(&error.traceback.join("\n"));
             if !traceback.ends_with('\n') && !traceback.is_empty() {
                 traceback.push('\n');
             }
-            served.reply(&Reply::Error {
+            kernel_side.reply(&Reply::Error {
                 id: active.id,
                 name: error.ename.clone(),
                 value: plain(&error.evalue),
                 traceback,
             });
         } else if !outcome.is_ok() {
-            served.reply(&Reply::Error {
+            kernel_side.reply(&Reply::Error {
                 id: active.id,
                 name: "Error".into(),
                 value: "the kernel says that the code failed, and not how".into(),
@@ -524,7 +544,7 @@ impl Bridge {
             None => was_told && !outcome.is_ok(),
         };
         let threads = told.get("threads").and_then(Value::as_u64).unwrap_or_default();
-        served.reply(&Reply::Done {
+        kernel_side.reply(&Reply::Done {
             id: active.id,
             execution_count: self.runs,
             interrupted,
@@ -534,11 +554,11 @@ impl Bridge {
     }
 
     /// A run that did not begin.
-    fn end(&self, served: &Served, id: i64, why: Result<(), String>) {
+    fn end(&self, kernel_side: &KernelSide, id: i64, why: Result<(), String>) {
         if let Err(message) = why {
-            served.reply(&Reply::Failed { id, kind: WireFailureKind::Invalid, message });
+            kernel_side.reply(&Reply::Failed { id, kind: WireFailureKind::Invalid, message });
         }
-        served.reply(&Reply::Done {
+        kernel_side.reply(&Reply::Done {
             id,
             execution_count: self.runs,
             interrupted: false,
@@ -553,10 +573,15 @@ impl Bridge {
         told.and_then(Value::as_object).cloned().unwrap_or_default()
     }
 
-    async fn variable(&mut self, served: &Served, id: i64, asked: Value) -> Result<(), Gone> {
+    async fn variable(
+        &mut self,
+        kernel_side: &KernelSide,
+        id: i64,
+        asked: Value,
+    ) -> Result<(), Disconnected> {
         let failed = |kind, message: &str| Reply::Failed { id, kind, message: message.to_owned() };
         let (Value::Object(asked), Some(_)) = (asked, &self.program) else {
-            served.reply(&failed(
+            kernel_side.reply(&failed(
                 WireFailureKind::Invalid,
                 "this kernel has no variables to ask for",
             ));
@@ -565,10 +590,10 @@ impl Bridge {
         let mut request = ExecuteRequest::new("");
         (request.silent, request.store_history) = (true, false);
         let message = self.marked(request, asked);
-        let running = self.client.execute_message(message).await.map_err(|_| Gone)?;
+        let running = self.client.execute_message(message).await.map_err(|_| Disconnected)?;
         let outcome = running.outcome().await;
         if outcome.end != End::Replied {
-            return Err(Gone);
+            return Err(Disconnected);
         }
         let told = self.told(&outcome);
         let text = |name: &str| told.get(name).and_then(Value::as_str);
@@ -587,8 +612,8 @@ impl Bridge {
                 failed(WireFailureKind::Invalid, "the kernel did not answer the question")
             }
         };
-        if !served.reply(&reply) {
-            served.reply(&failed(WireFailureKind::TooLarge, "the value is too large"));
+        if !kernel_side.reply(&reply) {
+            kernel_side.reply(&failed(WireFailureKind::TooLarge, "the value is too large"));
         }
         Ok(())
     }

@@ -9,10 +9,10 @@ use sandbox_engine::host::{Readable, Writable};
 use tokio::sync::Notify;
 
 /// How many bytes wait before the writer does. With one more piece no more than what is looked for before a reply is told.
-const ROOM: usize = (1 << 20) - PIECE;
+const CAPACITY: usize = (1 << 20) - CHUNK_SIZE;
 
 /// How much is added at once.
-pub(crate) const PIECE: usize = 64 << 10;
+pub(crate) const CHUNK_SIZE: usize = 64 << 10;
 
 /// A stream with one reader and one writer.
 #[derive(Default)]
@@ -68,7 +68,7 @@ impl Buffer {
             let changed = self.changed.notified();
             {
                 let state = self.state();
-                if state.waiting() < ROOM || state.closed {
+                if state.waiting() < CAPACITY || state.closed {
                     return;
                 }
             }
@@ -113,10 +113,10 @@ impl Buffer {
     }
 
     /// Waits for bytes. `None` at the end.
-    pub(crate) async fn next(&self, most: usize) -> Option<Vec<u8>> {
+    pub(crate) async fn next(&self, limit: usize) -> Option<Vec<u8>> {
         loop {
             let changed = self.changed.notified();
-            let mut data = vec![0; most];
+            let mut data = vec![0; limit];
             match self.try_read(&mut data) {
                 Ok(0) => return None,
                 Ok(count) => {
@@ -156,16 +156,16 @@ impl Buffer {
         if state.taken == state.bytes.len() {
             state.taken = 0;
             // What was large once need not stay so.
-            if state.bytes.capacity() > ROOM {
+            if state.bytes.capacity() > CAPACITY {
                 state.bytes = Vec::new()
             } else {
                 state.bytes.clear()
             }
-        } else if state.taken > ROOM {
+        } else if state.taken > CAPACITY {
             let taken = std::mem::take(&mut state.taken);
             state.bytes.drain(..taken);
         }
-        let writer = if state.waiting() < ROOM { state.writer.take() } else { None };
+        let writer = if state.waiting() < CAPACITY { state.writer.take() } else { None };
         drop(state);
         wake(writer);
         self.changed.notify_waiters();
@@ -174,7 +174,7 @@ impl Buffer {
 
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.state();
-        if state.waiting() < ROOM || state.closed {
+        if state.waiting() < CAPACITY || state.closed {
             return Poll::Ready(Ok(()));
         }
         state.writer = Some(cx.waker().clone());
@@ -187,7 +187,7 @@ impl Buffer {
             if state.closed {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            ROOM.saturating_sub(state.waiting())
+            CAPACITY.saturating_sub(state.waiting())
         };
         if room == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -256,7 +256,7 @@ mod tests {
     #[tokio::test]
     async fn writers_wait_for_room_and_readers_for_bytes() {
         let buffer = Arc::new(Buffer::default());
-        buffer.push(&vec![1; ROOM]);
+        buffer.push(&vec![1; CAPACITY]);
         let writing = tokio::spawn({
             let buffer = Arc::clone(&buffer);
             async move {
@@ -267,7 +267,7 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!writing.is_finished(), "there is no room");
         let mut seen = 0;
-        while seen < ROOM + 4 {
+        while seen < CAPACITY + 4 {
             seen += buffer.next(1000).await.unwrap().len();
         }
         writing.await.unwrap();
@@ -280,7 +280,7 @@ mod tests {
         let buffer = Arc::new(Buffer::default());
         let writer = InputWriter(Arc::clone(&buffer));
         assert_eq!(writer.try_write(b"abc").unwrap(), 3);
-        assert_eq!(writer.try_write(&vec![0; ROOM]).unwrap(), ROOM - 3);
+        assert_eq!(writer.try_write(&vec![0; CAPACITY]).unwrap(), CAPACITY - 3);
         assert_eq!(writer.try_write(b"x").unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(writer);
         assert!(buffer.is_closed());

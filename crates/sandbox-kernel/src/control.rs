@@ -13,11 +13,11 @@ use tokio::task::AbortHandle;
 use crate::buffer::{Buffer, InputWriter};
 
 /// Bytes of requests that wait for the kernel before whoever writes them does.
-const ROOM: usize = 32 << 20;
+const MAX_WAITING_BYTES: usize = 32 << 20;
 
 /// A request, and what the run that it asks for reads.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     pub(crate) request: Request,
     pub(crate) stdin: Option<Arc<Buffer>>,
     cost: usize,
@@ -36,7 +36,7 @@ pub(crate) struct KernelControl {
 struct Incoming {
     frames: FrameReader,
     stdin: Option<Arc<Buffer>>,
-    requests: mpsc::UnboundedSender<Asked>,
+    requests: mpsc::UnboundedSender<PendingRequest>,
 }
 
 #[derive(Debug, Default)]
@@ -48,16 +48,16 @@ struct Shared {
 
 /// The far side, which serves the kernel.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct KernelSide {
     shared: Arc<Shared>,
-    requests: mpsc::UnboundedReceiver<Asked>,
+    requests: mpsc::UnboundedReceiver<PendingRequest>,
 }
 
 /// Both sides. What `serve` makes of the far one is aborted with the near one.
-pub(crate) fn control(serve: impl FnOnce(Served) -> AbortHandle) -> KernelControl {
+pub(crate) fn control(serve: impl FnOnce(KernelSide) -> AbortHandle) -> KernelControl {
     let (sender, requests) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared::default());
-    let serving = serve(Served { shared: Arc::clone(&shared), requests });
+    let serving = serve(KernelSide { shared: Arc::clone(&shared), requests });
     let incoming = Incoming { frames: FrameReader::new(), stdin: None, requests: sender };
     KernelControl { shared, incoming: Mutex::new(incoming), serving }
 }
@@ -68,25 +68,25 @@ impl Drop for KernelControl {
     }
 }
 
-impl Served {
+impl KernelSide {
     /// The next request. `None` when nobody asks any more.
-    pub(crate) async fn next(&mut self) -> Option<Asked> {
-        let asked = self.requests.recv().await?;
-        self.shared.waiting.fetch_sub(asked.cost, Ordering::AcqRel);
+    pub(crate) async fn next(&mut self) -> Option<PendingRequest> {
+        let pending = self.requests.recv().await?;
+        self.shared.waiting.fetch_sub(pending.cost, Ordering::AcqRel);
         let writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
             writer.wake();
         }
-        Some(asked)
+        Some(pending)
     }
 
     /// What waits until whoever reads the answers has told all of them, from now on: those of before are told, or nobody
-    /// would have asked for more.
-    pub(crate) fn answers(&self) -> Answers {
-        Answers { before: self.shared.replies.added(), shared: Arc::clone(&self.shared) }
+    /// would have pending for more.
+    pub(crate) fn reply_barrier(&self) -> ReplyBarrier {
+        ReplyBarrier { before: self.shared.replies.added(), shared: Arc::clone(&self.shared) }
     }
 
-    /// Answers. What does not fit a frame is not told.
+    /// ReplyBarrier. What does not fit a frame is not told.
     pub(crate) fn reply(&self, reply: &Reply) -> bool {
         let mut frame = Vec::new();
         let fits = reply.encode(&mut frame).is_ok();
@@ -99,20 +99,20 @@ impl Served {
 
 /// The answers to a request.
 #[derive(Debug)]
-pub(crate) struct Answers {
+pub(crate) struct ReplyBarrier {
     shared: Arc<Shared>,
     /// How many there had been before it.
     before: u64,
 }
 
-impl Answers {
+impl ReplyBarrier {
     /// Waits until each is told. What is written to a stream of the kernel before that may be told before them.
-    pub(crate) async fn told(&self) {
+    pub(crate) async fn wait(&self) {
         self.shared.replies.settled(self.before).await;
     }
 }
 
-impl Drop for Served {
+impl Drop for KernelSide {
     fn drop(&mut self) {
         self.shared.replies.close();
     }
@@ -130,7 +130,7 @@ impl Readable for KernelControl {
 
 impl KernelControl {
     fn write(&self, data: &[u8], stdin: Option<Arc<Buffer>>) -> io::Result<usize> {
-        if self.shared.waiting.load(Ordering::Acquire) > ROOM {
+        if self.shared.waiting.load(Ordering::Acquire) > MAX_WAITING_BYTES {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,17 +139,17 @@ impl KernelControl {
         }
         incoming.frames.push(data);
         loop {
-            let broken = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-            let (request, cost) = match incoming.frames.next_frame().map_err(broken)? {
+            let malformed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+            let (request, cost) = match incoming.frames.next_frame().map_err(malformed)? {
                 None => return Ok(data.len()),
-                Some(frame) => (Request::decode(frame).map_err(broken)?, frame.body.len()),
+                Some(frame) => (Request::decode(frame).map_err(malformed)?, frame.body.len()),
             };
             let stdin = match &request {
                 Request::Run(run) if run.has_stdin => incoming.stdin.take(),
                 _ => None,
             };
             self.shared.waiting.fetch_add(cost, Ordering::AcqRel);
-            if incoming.requests.send(Asked { request, stdin, cost }).is_err() {
+            if incoming.requests.send(PendingRequest { request, stdin, cost }).is_err() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
         }
@@ -159,7 +159,9 @@ impl KernelControl {
 impl Writable for KernelControl {
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.shared.waiting.load(Ordering::Acquire) <= ROOM || self.shared.replies.is_closed() {
+        if self.shared.waiting.load(Ordering::Acquire) <= MAX_WAITING_BYTES
+            || self.shared.replies.is_closed()
+        {
             return Poll::Ready(Ok(()));
         }
         *writer = Some(cx.waker().clone());

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 const SIGINT: i32 = 2;
 
 /// The end of a process of which nobody can tell how it ended.
-pub(crate) const UNTOLD: Exit =
+pub(crate) const UNKNOWN_EXIT: Exit =
     Exit { code: None, signal: None, user: Duration::ZERO, system: Duration::ZERO, max_rss: 0 };
 
 /// How the code of a kernel is interrupted.
@@ -34,7 +34,7 @@ pub enum Interrupt {
 
 /// A process that others look after, which knows at once when it is dead.
 ///
-/// Its end may be told by its process, or by whoever hears of it first: see [`KernelProcess::ended`].
+/// Its end may be told by its process, or by whoever hears of it first: see [`KernelProcess::mark_ended`].
 pub struct KernelProcess {
     inner: Arc<dyn Process>,
     interrupt: Interrupt,
@@ -90,10 +90,10 @@ impl KernelProcess {
         let (watched, weak) = (Arc::clone(&process.inner), Arc::downgrade(&process));
         tokio::spawn(async move {
             // Who could tell how it ended is gone with it when its box has ended. Whoever waits must not wait for ever.
-            let exit = watched.exit().await.unwrap_or(UNTOLD);
+            let exit = watched.exit().await.unwrap_or(UNKNOWN_EXIT);
             if let Some(process) = weak.upgrade() {
                 process.state().has_ended = true;
-                process.ended(exit);
+                process.mark_ended(exit);
             }
         });
         process
@@ -104,7 +104,7 @@ impl KernelProcess {
     }
 
     /// It is dead. The first word counts.
-    pub fn ended(&self, exit: Exit) {
+    pub fn mark_ended(&self, exit: Exit) {
         let mut state = self.state();
         state.exit.get_or_insert(exit);
         let waker = state.waker.take();
@@ -116,25 +116,25 @@ impl KernelProcess {
     }
 
     /// It is dead, or of no use, and nobody can tell how it ended.
-    pub fn gone(&self) {
-        self.ended(UNTOLD);
+    pub fn mark_dead(&self) {
+        self.mark_ended(UNKNOWN_EXIT);
     }
 
     /// The way to it is lost. Ours is of no use then and is ended by whoever looks after it; another's is let go.
-    pub(crate) fn lose(&self, why: String) {
+    pub(crate) fn mark_lost(&self, why: String) {
         let mut state = self.state();
         if state.exit.is_none() {
             state.lost.get_or_insert(why);
         }
         drop(state);
         if self.borrowed {
-            self.gone();
+            self.mark_dead();
         }
     }
 
     /// Whether code of ours runs in it that an interrupt may still end. One that is only dead to us may run on; one that has
     /// ended hears nothing, and neither does one that did not hear before.
-    pub fn may_hear(&self) -> bool {
+    pub fn is_interruptible(&self) -> bool {
         let state = self.state();
         state.running && !state.has_ended && !state.given_up
     }

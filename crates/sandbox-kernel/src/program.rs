@@ -22,15 +22,15 @@ const PARTS: [&str; 12] = [
 
 /// Parts of its own.
 const OWN_PARTS: [(&str, &str); 4] = [
-    ("addressed", include_str!("python/addressed.py")),
-    ("exits", include_str!("python/exits.py")),
     ("ipython", include_str!("python/ipython.py")),
-    ("link", include_str!("python/link.py")),
+    ("stdin_channel", include_str!("python/stdin_channel.py")),
+    ("stdin_peer", include_str!("python/stdin_peer.py")),
+    ("system_exit", include_str!("python/system_exit.py")),
 ];
 
 /// The key that has the program in the metadata of the request that runs it. Another one than that of runs: a kernel that
 /// somebody else has prepared before must take it for a cell like any other.
-pub(crate) const TOLD: &str = "sandbox_program";
+pub(crate) const PROGRAM_KEY: &str = "sandbox_program";
 
 const KERNEL: &str = include_str!("python/kernel.py");
 
@@ -38,7 +38,7 @@ const KERNEL: &str = include_str!("python/kernel.py");
 #[derive(Clone, Debug)]
 pub struct Program {
     /// Begins every prompt that is ours. Nobody else knows it.
-    pub(crate) word: String,
+    pub(crate) prefix: String,
     /// The key that ours has in metadata and replies.
     pub(crate) key: &'static str,
     /// Whether the descriptors of the process lead to the host.
@@ -50,10 +50,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program of a kernel, with a word of its own.
+    /// The program of a kernel, with a prefix of its own.
     pub fn new(home: impl Into<String>, cwd: impl Into<String>) -> Self {
         Self {
-            word: format!("sandbox-{}:", sandbox_core::random_hex(16)),
+            prefix: format!("sandbox-{}:", sandbox_core::random_hex(16)),
             key: "sandbox",
             own_streams: false,
             home: home.into(),
@@ -62,14 +62,14 @@ impl Program {
     }
 
     /// What is told to the cell that runs the program.
-    pub(crate) fn told(&self) -> Value {
+    pub(crate) fn metadata(&self) -> Value {
         let mut sources: Map<String, Value> = PARTS
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), part(name)?.into())))
             .collect();
         sources.extend(OWN_PARTS.map(|(name, source)| (name.to_owned(), source.into())));
         let settings = json!({
-            "word": self.word,
+            "prefix": self.prefix,
             "key": self.key,
             "own_streams": self.own_streams,
             "home": self.home,
@@ -85,7 +85,7 @@ impl Program {
     pub(crate) fn cell() -> String {
         format!(
             "(lambda told: exec(compile(told['program'], '<sandbox kernel>', 'exec'), told['names']))\
-             (__import__('IPython').get_ipython().kernel.get_parent('shell')['metadata']['{TOLD}'])"
+             (__import__('IPython').get_ipython().kernel.get_parent('shell')['metadata']['{PROGRAM_KEY}'])"
         )
     }
 }
@@ -108,6 +108,6 @@ mod tests {
 
     #[test]
     fn every_program_has_a_word_of_its_own() {
-        assert_ne!(Program::new("/", "/").word, Program::new("/", "/").word);
+        assert_ne!(Program::new("/", "/").prefix, Program::new("/", "/").prefix);
     }
 }

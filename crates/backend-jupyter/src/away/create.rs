@@ -15,8 +15,8 @@ use sandbox_core::{
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
 use sandbox_engine::{Packages, SandboxBase, SandboxBaseSpec};
-use sandbox_kernel::server::{Whereabouts, prepare};
-use sandbox_kernel::{KernelBox, is_ipython};
+use sandbox_kernel::server::{KernelEnvironment, bootstrap};
+use sandbox_kernel::{KernelHost, is_ipython};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -187,7 +187,7 @@ async fn make(
     let secrets = spec.secrets.iter().map(|(name, value)| (name.clone(), value.expose().into()));
     let env: BTreeMap<String, String> = spec.env.clone().into_iter().chain(secrets).collect();
     let at = if capabilities.variables {
-        Some(prepare(&opened.client, &env, spec.working_dir.as_deref()).await?)
+        Some(bootstrap(&opened.client, &env, spec.working_dir.as_deref()).await?)
     } else if !env.is_empty() || spec.working_dir.is_some() {
         let message = "this kernel takes no environment and no working directory from here";
         return Err(Error::unsupported("create", message)
@@ -202,7 +202,7 @@ async fn make(
         capabilities,
         create: spec,
         isolation: isolation(target),
-        env: at.as_ref().map_or_else(|| env.clone(), Whereabouts::program_env),
+        env: at.as_ref().map_or_else(|| env.clone(), KernelEnvironment::program_env),
         cwd: cwd.clone(),
     };
     let mut base = SandboxBase::remote(Arc::clone(away) as Arc<dyn ProcessHost>, None, base);
@@ -237,7 +237,7 @@ fn box_of(away: Arc<Away>, opened: Opened) -> impl Fn(&str) -> Arc<dyn ProcessHo
     move |context: &str| {
         let first = if context == DEFAULT_CONTEXT { Arc::clone(&first) } else { Arc::default() };
         let source = Arc::new(Kernels { away: Arc::clone(&away), first });
-        Arc::new(KernelBox::new(Arc::clone(&away) as Arc<dyn ProcessHost>, source))
+        Arc::new(KernelHost::new(Arc::clone(&away) as Arc<dyn ProcessHost>, source))
     }
 }
 

@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use jupyter_protocol::ConnectionInfo;
 use jupyter_protocol::client::Client;
 use jupyter_protocol::content::InterruptRequest;
-use jupyter_protocol::websocket::Server;
+use jupyter_protocol::websocket::ServerClient;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use sandbox_engine::host::{FileSystem, ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_kernel::KernelProcess;
@@ -44,13 +44,13 @@ const ONLY_CODE: &str = "a kernel that runs already, or in another language, has
 pub(crate) enum Origin {
     /// Started on a server, one for each context.
     Started {
-        server: Server,
+        server: ServerClient,
         /// The name of a kernel specification there.
         name: String,
     },
     /// One that runs on a server.
     Running {
-        server: Server,
+        server: ServerClient,
         id: String,
         /// Held while the server starts it again.
         turn: Arc<AsyncMutex<()>>,
@@ -63,7 +63,7 @@ pub(crate) enum Origin {
 pub(crate) struct Away {
     origin: Origin,
     /// The server by connections of the keeper, which no runtime of a caller holds up.
-    kept: Option<Server>,
+    kept: Option<ServerClient>,
     /// Whether it ends, and with it what is its own.
     leaving: Arc<AtomicBool>,
     /// Its files and programs, where a server starts kernels for it.
@@ -168,7 +168,7 @@ impl Away {
             let _ = done.wait_for(|done| *done).await;
         });
         if self.state().starting > 0 {
-            let server = self.origin.server().map(Server::url).unwrap_or_default();
+            let server = self.origin.server().map(ServerClient::url).unwrap_or_default();
             tracing::warn!(
                 server,
                 "the server was asked for a kernel and has not answered; where this process ends before it does, the kernel \
@@ -196,13 +196,13 @@ impl Away {
     }
 
     /// The server, for work of the keeper.
-    fn kept(&self) -> Option<Server> {
+    fn kept(&self) -> Option<ServerClient> {
         self.kept.clone()
     }
 }
 
 impl Origin {
-    fn server(&self) -> Option<&Server> {
+    fn server(&self) -> Option<&ServerClient> {
         match self {
             Self::Started { server, .. } | Self::Running { server, .. } => Some(server),
             Self::Connected(_) => None,
@@ -211,7 +211,7 @@ impl Origin {
 }
 
 /// The same by connections of its own. What could be asked once can be asked again.
-fn kept(server: &Server) -> Server {
+fn kept(server: &ServerClient) -> ServerClient {
     server.with_own_connections().unwrap_or_else(|_| server.clone())
 }
 
@@ -220,7 +220,7 @@ fn over() -> Error {
 }
 
 /// Detaches from a kernel of another program. What runs there is told to stop, so that nothing of ours goes on.
-async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
+async fn leave(client: Client, running: bool, server: Option<(&ServerClient, &str)>) {
     let work = async {
         match server {
             Some((server, id)) => {
@@ -277,10 +277,10 @@ impl ProcessHost for Away {
         let mut clients = Vec::new();
         for Live { client, process } in live {
             let process = process.upgrade();
-            let running = process.as_ref().is_some_and(|process| process.may_hear());
+            let running = process.as_ref().is_some_and(|process| process.is_interruptible());
             // One that is ended need not be interrupted.
             let running = running && !is_started;
-            process.inspect(|process| process.gone());
+            process.inspect(|process| process.mark_dead());
             clients.push((client, running));
         }
         let (server, done) = (self.kept(), Arc::clone(&self.done));

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jupyter_protocol::client::Client;
-use jupyter_protocol::websocket::{KernelModel, Server, ServerError};
+use jupyter_protocol::websocket::{KernelModel, ServerClient, ServerError};
 use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, KernelInfoReply};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_kernel::BUFFERED;
-use sandbox_kernel::server::{Reached, START_BOUND, delete_kernel, keeper, reach};
+use sandbox_kernel::server::{KernelConnection, START_TIMEOUT, delete_kernel, keeper};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
@@ -43,8 +43,8 @@ impl Away {
         match &self.origin {
             Origin::Started { server, name } => {
                 let model = self.start(name).await?;
-                let Reached { client, info } = tokio::select! {
-                    reached = reach(server, &model.id, START_BOUND) => {
+                let KernelConnection { client, info } = tokio::select! {
+                    reached = KernelConnection::connect(server, &model.id, START_TIMEOUT) => {
                         reached.map_err(|error| not_connected(&error))?
                     }
                     error = dies(server, &model.id) => return Err(error),
@@ -54,9 +54,10 @@ impl Away {
             Origin::Running { server, id, turn } => {
                 let _turn = turn.lock().await;
                 server.kernel(id).await.map_err(|error| no_kernel(id, &error))?;
-                let Reached { client, info } = reach(server, id, RUNNING_TIMEOUT)
-                    .await
-                    .map_err(|error| not_connected(&error))?;
+                let KernelConnection { client, info } =
+                    KernelConnection::connect(server, id, RUNNING_TIMEOUT)
+                        .await
+                        .map_err(|error| not_connected(&error))?;
                 Ok(Opened { id: Some(id.clone()), client, info, gone: None })
             }
             Origin::Connected(info) => connected(info).await,
@@ -94,7 +95,7 @@ impl Away {
 
 /// Asks a server for a kernel. When its answer is lost, the error says which kernels there are since, and one of which it
 /// may have started: a server keeps nothing by which that could be told from what others start.
-async fn start_on(server: &Server, name: &str) -> Result<KernelModel> {
+async fn start_on(server: &ServerClient, name: &str) -> Result<KernelModel> {
     let before = server.kernels().await.map_err(|error| refused("start_kernel", &error))?;
     let lost = match server.start_kernel(name, None).await {
         Ok(model) => return Ok(model),
@@ -127,7 +128,7 @@ async fn start_on(server: &Server, name: &str) -> Result<KernelModel> {
 
 /// Returns the other kernels of that name that a server has, without a connection. What it was asked for a moment
 /// ago may take a moment to be there. `None`: it does not say.
-async fn since(server: &Server, before: &[KernelModel], name: &str) -> Option<Vec<String>> {
+async fn since(server: &ServerClient, before: &[KernelModel], name: &str) -> Option<Vec<String>> {
     let end = Instant::now() + LOST_TIMEOUT;
     let mut known = None;
     while Instant::now() < end {
@@ -148,7 +149,7 @@ async fn since(server: &Server, before: &[KernelModel], name: &str) -> Option<Ve
 }
 
 /// Waits until the server gives a kernel up.
-async fn dies(server: &Server, id: &str) -> Error {
+async fn dies(server: &ServerClient, id: &str) -> Error {
     loop {
         sleep(LOOK_AGAIN).await;
         let dead = match server.kernel(id).await {

@@ -24,7 +24,14 @@ impl Presence {
     /// The ways to a kernel, and what tells that it is not there any more.
     pub(super) fn watch(info: &ConnectionInfo) -> (Self, watch::Receiver<bool>) {
         let (gone, told) = watch::channel(false);
-        (Self { endpoints: Endpoints::of(info), connected: Mutex::default(), gone }, told)
+        (
+            Self {
+                endpoints: Endpoints::from_connection_info(info),
+                connected: Mutex::default(),
+                gone,
+            },
+            told,
+        )
     }
 }
 

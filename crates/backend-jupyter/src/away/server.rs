@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use jupyter_protocol::client::{ClientError, CloseReason};
-use jupyter_protocol::websocket::{Server, ServerError, ServerKernelSpecs, ServerOptions, Token};
+use jupyter_protocol::websocket::{
+    ServerClient, ServerError, ServerKernelSpecs, ServerOptions, Token,
+};
 use sandbox_core::{Effect, Error, ErrorKind, Result, Retry, format_duration};
 use tokio::time::timeout;
 
@@ -16,19 +18,19 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The server that the options name. Nothing is sent.
-pub(super) fn server(access: &ServerAccess) -> Result<Server> {
+pub(super) fn server(access: &ServerAccess) -> Result<ServerClient> {
     let mut options = ServerOptions::default();
     options.timeout = REQUEST_TIMEOUT;
     let header =
         |(name, value): &(String, sandbox_core::Secret)| (name.clone(), Token::new(value.expose()));
     options.headers = access.headers.iter().map(header).collect();
     let token = access.token.as_ref().map(|token| Token::new(token.expose())).unwrap_or_default();
-    Server::from_page_with_options(&access.url, token, options)
+    ServerClient::from_page_with_options(&access.url, token, options)
         .map_err(|error| refused("create", &error))
 }
 
 /// The kernels that it can start. The first question, so that its answer says whether it is a server that knows us.
-pub(super) async fn kernelspecs(server: &Server) -> Result<ServerKernelSpecs> {
+pub(super) async fn kernelspecs(server: &ServerClient) -> Result<ServerKernelSpecs> {
     match timeout(FIRST_ANSWER, server.kernelspecs()).await {
         Ok(answer) => answer.map_err(|error| match error {
             ServerError::Unauthorized { .. } if server.has_token() => {

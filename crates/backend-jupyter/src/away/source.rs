@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use sandbox_core::Result;
 use sandbox_engine::host::WorkerSpec;
-use sandbox_kernel::server::{Ending, ServerProcess, prepare};
+use sandbox_kernel::server::{ServerProcess, ShutdownPolicy, bootstrap};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
 use tokio::sync::watch;
 
@@ -31,7 +31,7 @@ impl KernelSource for Kernels {
         };
         let own = matches!(self.away.origin, Origin::Started { .. });
         let program = if own && is_ipython(&info) {
-            let at = prepare(&client, &spec.env, Some(&spec.cwd)).await?;
+            let at = bootstrap(&client, &spec.env, Some(&spec.cwd)).await?;
             // What is installed is below its home, and here that of the sandbox alone.
             Some(Program::new(&*self.away.folder, at.cwd))
         } else {
@@ -40,14 +40,14 @@ impl KernelSource for Kernels {
         };
         let process = match (&self.away.origin, id) {
             (Origin::Started { server, .. }, Some(id)) => {
-                let ending = Ending::Deleted(Arc::clone(&self.away.leaving));
+                let ending = ShutdownPolicy::Delete(Arc::clone(&self.away.leaving));
                 let interrupt =
                     if program.is_some() { Interrupt::Program } else { Interrupt::Signal };
                 let inner = Arc::new(ServerProcess::new(server.clone(), id, ending));
                 KernelProcess::new(inner, interrupt)
             }
             (Origin::Running { server, turn, .. }, Some(id)) => {
-                let ending = Ending::StartedAgain(Arc::clone(turn));
+                let ending = ShutdownPolicy::Restart(Arc::clone(turn));
                 let inner = Arc::new(ServerProcess::new(server.clone(), id, ending));
                 KernelProcess::borrowed(inner, Interrupt::Signal)
             }

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use backend_jupyter::JupyterBackend;
-use jupyter_protocol::websocket::{KernelModel, Server, Token};
+use jupyter_protocol::websocket::{KernelModel, ServerClient, Token};
 use sandbox_core::{IsolationMode, Sandbox, SandboxBuilder, SingleBackend};
 use support::server::{JupyterServer, TOKEN};
 
@@ -44,8 +44,8 @@ fn on(server: &JupyterServer) -> SandboxBuilder<SingleBackend> {
 }
 
 /// The server itself, as another client of it.
-fn rest(server: &JupyterServer) -> Server {
-    Server::new(&server.url, Token::new(TOKEN)).expect("an address")
+fn rest(server: &JupyterServer) -> ServerClient {
+    ServerClient::new(&server.url, Token::new(TOKEN)).expect("an address")
 }
 
 /// The kernels of the server with that name.

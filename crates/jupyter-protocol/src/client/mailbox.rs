@@ -31,10 +31,10 @@ pub(crate) enum Item {
 }
 
 /// What a message costs beside what it takes by itself.
-const OVERHEAD: usize = 512;
+const MESSAGE_OVERHEAD: usize = 512;
 
 /// Room for messages that are needed to know where things stand, beyond the budget for the others, in bytes.
-const RESERVE: usize = 1024 * 1024;
+const RESERVED_BYTES: usize = 1024 * 1024;
 
 /// A queue that never makes the sender wait. What does not fit is dropped and counted. One reader at a time waits for it.
 ///
@@ -52,8 +52,8 @@ struct Queue {
     bytes: usize,
     /// Those of them that needed messages take.
     needed: usize,
-    begun: Option<Instant>,
-    over: Option<Instant>,
+    started: Option<Instant>,
+    finished: Option<Instant>,
     /// The reader, while it waits.
     reader: Option<Waker>,
 }
@@ -70,12 +70,12 @@ impl Mailbox {
         let is_needed = is_needed(&message);
         let mut queue = self.queue();
         if message.parent().msg_id().is_some() {
-            queue.begun.get_or_insert_with(Instant::now);
+            queue.started.get_or_insert_with(Instant::now);
         }
         // A message alone is bounded by the limits, and whoever takes everything shall miss nothing.
         let fits = queue.bytes.saturating_add(cost) <= self.budget
             // Room of their own, however much of the other is taken by one that is large.
-            || is_needed && queue.needed.saturating_add(cost) <= RESERVE
+            || is_needed && queue.needed.saturating_add(cost) <= RESERVED_BYTES
             || queue.items.is_empty();
         if !fits {
             queue.drop_message(message.size());
@@ -93,7 +93,7 @@ impl Mailbox {
         let mut queue = self.queue();
         queue.bytes = queue.bytes.saturating_add(cost);
         queue.needed += if is_needed(&message) { cost } else { 0 };
-        queue.over.get_or_insert_with(Instant::now);
+        queue.finished.get_or_insert_with(Instant::now);
         queue.items.push_back(Item::Message(channel, Box::new(message)));
         wake_reader(queue);
     }
@@ -102,7 +102,7 @@ impl Mailbox {
     pub(crate) fn push_note(&self, item: Item) {
         let mut queue = self.queue();
         let repeated = match (&item, queue.items.back()) {
-            (Item::Lost(next), _) => queue.lost_last().any(|last| last == next),
+            (Item::Lost(next), _) => queue.trailing_losses().any(|last| last == next),
             (Item::Connected(next), Some(Item::Connected(last))) => last == next,
             (Item::Closed(_), Some(Item::Closed(_))) => true,
             (next, Some(last)) => {
@@ -112,7 +112,7 @@ impl Mailbox {
             (_, None) => false,
         };
         if matches!(item, Item::Closed(_) | Item::KernelDied | Item::KernelRestarted) {
-            queue.over.get_or_insert_with(Instant::now);
+            queue.finished.get_or_insert_with(Instant::now);
         }
         if !repeated {
             queue.items.push_back(item);
@@ -144,13 +144,13 @@ impl Mailbox {
     }
 
     /// When the kernel was first seen to work on what this is about.
-    pub(crate) fn begun(&self) -> Option<Instant> {
-        self.queue().begun
+    pub(crate) fn started(&self) -> Option<Instant> {
+        self.queue().started
     }
 
     /// When the reply came, or it became clear that none will.
-    pub(crate) fn over(&self) -> Option<Instant> {
-        self.queue().over
+    pub(crate) fn finished(&self) -> Option<Instant> {
+        self.queue().finished
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -170,7 +170,7 @@ impl Queue {
     }
 
     /// What was lost since the last item that is something else: once each, so that it never grows.
-    fn lost_last(&mut self) -> impl Iterator<Item = &mut Loss> {
+    fn trailing_losses(&mut self) -> impl Iterator<Item = &mut Loss> {
         self.items.iter_mut().rev().map_while(|item| match item {
             Item::Lost(loss) => Some(loss),
             _ => None,
@@ -180,7 +180,7 @@ impl Queue {
     /// Counts a message that did not fit, about where it would be.
     fn drop_message(&mut self, size: usize) {
         let size = size as u64;
-        for loss in self.lost_last() {
+        for loss in self.trailing_losses() {
             if let Loss::Overflow { messages, bytes } = loss {
                 *messages += 1;
                 *bytes = bytes.saturating_add(size);
@@ -201,7 +201,7 @@ fn wake_reader(mut queue: MutexGuard<'_, Queue>) {
 }
 
 fn cost(message: &RawMessage) -> usize {
-    message.memory().saturating_add(OVERHEAD)
+    message.memory().saturating_add(MESSAGE_OVERHEAD)
 }
 
 /// Whether it tells where an execution stands, or is its value, of which there is one. The others are output, of which there
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn what_is_needed_has_room_beside_a_message_that_is_larger_than_all_of_it() {
         let mailbox = Mailbox::new(4000);
-        mailbox.push_message(Channel::IoPub, stream(&"x".repeat(RESERVE * 3)));
+        mailbox.push_message(Channel::IoPub, stream(&"x".repeat(RESERVED_BYTES * 3)));
         mailbox.push_message(Channel::IoPub, stream("y"));
         mailbox.push_message(Channel::IoPub, raw(Status::default()));
         assert_eq!(kinds(&mailbox), ["stream", "1 lost", "status"]);
@@ -333,7 +333,7 @@ mod tests {
         for _ in 0..10_000 {
             mailbox.push_message(Channel::IoPub, raw(Status::default()));
         }
-        assert!(mailbox.queue().bytes <= RESERVE);
+        assert!(mailbox.queue().bytes <= RESERVED_BYTES);
         assert!(kinds(&mailbox).last().unwrap().ends_with("lost"));
     }
 

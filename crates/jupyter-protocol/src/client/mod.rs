@@ -1,11 +1,11 @@
 //! A client of one kernel, over whichever transport.
 
-mod collected;
+pub(crate) mod dispatcher;
 mod error;
-pub(crate) mod hub;
+mod execution;
 mod mailbox;
+mod output;
 mod ready;
-mod running;
 mod watch;
 
 use std::fmt;
@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch as watching};
 use tokio::task::JoinSet;
 
-pub use collected::Collected;
 pub use error::{ClientError, CloseReason, Effect};
-pub use running::{Progress, Running};
-pub use watch::{Seen, Watch};
+pub use execution::{ExecutionStream, Progress};
+pub use output::ExecutionOutput;
+pub use watch::{Observed, Watch};
 
 use crate::channel::Channel;
 use crate::content::{
     CompleteRequest, Content, ExecuteRequest, ExecutionState, MessageContent, Request,
 };
-use crate::execution::{Execution, Grace};
+use crate::execution::{Execution, GracePeriods};
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::raw::RawMessage;
 use crate::session::Session;
-use hub::{Hub, Interest, Waiter};
+use dispatcher::{Dispatcher, Interest, ReplyTarget};
 use mailbox::Mailbox;
 
 /// What all transports have in common.
@@ -42,8 +42,8 @@ pub struct ClientOptions {
     /// kernel need two.
     pub session: Arc<Session>,
     /// How long an execution waits for what is missing.
-    pub grace: Grace,
-    /// How many bytes of output wait for [`Running::next`] and for [`Watch::next`]. Default: 64 MiB each. One message may
+    pub grace: GracePeriods,
+    /// How many bytes of output wait for [`ExecutionStream::next`] and for [`Watch::next`]. Default: 64 MiB each. One message may
     /// always wait, however long it is.
     pub buffered: usize,
     /// How long to try to connect. A kernel that is just starting needs a second or more. Default: 60 s.
@@ -57,7 +57,7 @@ impl Default for ClientOptions {
         Self {
             limits: Limits::default(),
             session: Arc::default(),
-            grace: Grace::default(),
+            grace: GracePeriods::default(),
             buffered: 64 * 1024 * 1024,
             connect_timeout: Duration::from_secs(60),
             reconnect_timeout: Duration::from_secs(30),
@@ -76,24 +76,24 @@ pub(crate) type Outbox = mpsc::Sender<(Channel, RawMessage)>;
 pub struct Client(Arc<Inner>);
 
 struct Inner {
-    hub: Arc<Hub>,
+    dispatcher: Arc<Dispatcher>,
     options: ClientOptions,
     outboxes: [Outbox; 4],
     /// Tells the transport to connect the stdin channel, where that is not done at once.
     want_stdin: watching::Sender<bool>,
     stdin_connected: watching::Receiver<bool>,
-    pulse: watching::Receiver<Pulse>,
+    heartbeat: watching::Receiver<Heartbeat>,
     _tasks: JoinSet<()>,
 }
 
 /// What a transport gives to its client.
 pub(crate) struct Transport {
-    pub(crate) hub: Arc<Hub>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
     /// In the order of [`Channel::MESSAGES`].
     pub(crate) outboxes: [Outbox; 4],
     pub(crate) want_stdin: watching::Sender<bool>,
     pub(crate) stdin_connected: watching::Receiver<bool>,
-    pub(crate) pulse: watching::Receiver<Pulse>,
+    pub(crate) heartbeat: watching::Receiver<Heartbeat>,
     /// Aborted with the client.
     pub(crate) tasks: JoinSet<()>,
 }
@@ -101,7 +101,7 @@ pub(crate) struct Transport {
 /// What the heartbeat shows: that the process has a thread that answers, and not that the kernel works.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
-pub struct Pulse {
+pub struct Heartbeat {
     /// When the process answered last.
     pub last: Option<Instant>,
     /// How many beats in a row were not answered.
@@ -110,21 +110,32 @@ pub struct Pulse {
 
 /// How long to wait for the stdin channel before code is sent that may ask for input. Some kernels listen on it only when
 /// they need it.
-const STDIN_PATIENCE: Duration = Duration::from_secs(1);
+const STDIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
     pub(crate) fn new(transport: Transport, options: ClientOptions) -> Self {
-        let Transport { hub, outboxes, want_stdin, stdin_connected, pulse, mut tasks } = transport;
-        tasks
-            .spawn(find_what_is_lost(Arc::clone(&hub), outboxes.each_ref().map(Outbox::downgrade)));
+        let Transport { dispatcher, outboxes, want_stdin, stdin_connected, heartbeat, mut tasks } =
+            transport;
+        tasks.spawn(probe_restarted_kernels(
+            Arc::clone(&dispatcher),
+            outboxes.each_ref().map(Outbox::downgrade),
+        ));
         let _tasks = tasks;
-        Self(Arc::new(Inner { hub, options, outboxes, want_stdin, stdin_connected, pulse, _tasks }))
+        Self(Arc::new(Inner {
+            dispatcher,
+            options,
+            outboxes,
+            want_stdin,
+            stdin_connected,
+            heartbeat,
+            _tasks,
+        }))
     }
 
     /// Runs code: an [`ExecuteRequest`], or the text itself.
     ///
     /// Returns when the request is on its way; while the connection is being made again, it waits to be sent. Code that fails
-    /// is no error: see [`Running`]. Where the code may ask for input, this first waits until the stdin channel is connected,
+    /// is no error: see [`ExecutionStream`]. Where the code may ask for input, this first waits until the stdin channel is connected,
     /// for a second at most.
     ///
     /// # Errors
@@ -136,7 +147,7 @@ impl Client {
     pub async fn execute(
         &self,
         request: impl Into<ExecuteRequest>,
-    ) -> Result<Running, ClientError> {
+    ) -> Result<ExecutionStream, ClientError> {
         self.execute_message(self.session().request(request.into())).await
     }
 
@@ -147,7 +158,7 @@ impl Client {
     ///
     /// # Cancellation
     /// As [`Client::execute`].
-    pub async fn execute_message(&self, request: Message) -> Result<Running, ClientError> {
+    pub async fn execute_message(&self, request: Message) -> Result<ExecutionStream, ClientError> {
         match &request.content {
             Content::ExecuteRequest(request) if request.allow_stdin => self.connect_stdin().await,
             Content::ExecuteRequest(_) => {}
@@ -158,15 +169,15 @@ impl Client {
         }
         let raw = request.into_raw();
         let mailbox = Arc::new(Mailbox::new(self.0.options.buffered));
-        self.hub().expect_execution(&raw, &mailbox)?;
+        self.dispatcher().expect_execution(&raw, &mailbox)?;
         let mut execution = Execution::new(raw.header(), self.0.options.grace);
-        if self.hub().publishes_late() {
+        if self.dispatcher().publishes_late() {
             let barrier = self.session().request(CompleteRequest::at_end(""));
-            self.hub().expect_barrier(&barrier.header.msg_id, execution.id());
+            self.dispatcher().expect_barrier(&barrier.header.msg_id, execution.id());
             execution = execution.with_barrier(barrier);
         }
         // From here on, dropping it forgets the request.
-        let running = Running::new(self.clone(), mailbox, execution);
+        let running = ExecutionStream::new(self.clone(), mailbox, execution);
         self.post(Channel::Shell, raw).await?;
         Ok(running)
     }
@@ -223,15 +234,15 @@ impl Client {
         let raw = request.into_raw();
         let id = raw.header().msg_id.clone();
         let (sender, receiver) = oneshot::channel();
-        self.hub().expect_reply(channel, &raw, Waiter::Reply(sender))?;
-        let _forget = Forget { hub: self.hub(), id: &id };
+        self.dispatcher().expect_reply(channel, &raw, ReplyTarget::Reply(sender))?;
+        let _remove = RemoveOnDrop { dispatcher: self.dispatcher(), id: &id };
         self.post(channel, raw).await?;
         let closed = || {
-            let reason = self.hub().closed().unwrap_or(CloseReason::Closed);
+            let reason = self.dispatcher().closed().unwrap_or(CloseReason::Closed);
             ClientError::Closed { reason, effect: Effect::Unknown }
         };
         let reply = receiver.await.map_err(|_| closed())??;
-        Ok(reply.parse(&self.hub().limits))
+        Ok(reply.parse(&self.dispatcher().limits))
     }
 
     /// Sends a message that is not answered, such as one on a comm.
@@ -263,7 +274,7 @@ impl Client {
     /// What the kernel said last about what it does. `None` until it said something.
     #[must_use]
     pub fn kernel_state(&self) -> Option<ExecutionState> {
-        self.hub().kernel_state().borrow().clone()
+        self.dispatcher().kernel_state().borrow().clone()
     }
 
     /// How often the kernel has lost its state, as far as is known: its process was started again or has died. The kernel
@@ -271,7 +282,7 @@ impl Client {
     /// start after it may count as two; so compare with an earlier number, and nothing else.
     #[must_use]
     pub fn restarts(&self) -> u64 {
-        *self.hub().restarts().borrow()
+        *self.dispatcher().restarts().borrow()
     }
 
     /// Waits until [`Client::restarts`] is another number than `before`: until what the kernel knew then is gone.
@@ -280,25 +291,25 @@ impl Client {
     /// Dropping the future changes nothing, and this can be called again.
     pub async fn restarted(&self, before: u64) {
         // The sender lives as long as this client.
-        let _ = self.hub().restarts().wait_for(|restarts| *restarts != before).await;
+        let _ = self.dispatcher().restarts().wait_for(|restarts| *restarts != before).await;
     }
 
     /// Whether everything is connected that is needed to run code.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.hub().is_connected()
+        self.dispatcher().is_connected()
     }
 
     /// What the heartbeat shows, where the transport has one and it was asked for.
     #[must_use]
-    pub fn pulse(&self) -> Pulse {
-        *self.0.pulse.borrow()
+    pub fn heartbeat(&self) -> Heartbeat {
+        *self.0.heartbeat.borrow()
     }
 
     /// Why the connection is closed for good, if it is.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.hub().closed()
+        self.dispatcher().closed()
     }
 
     /// Waits until the connection is closed for good, and says why. That a kernel is dead does not close it at once: see
@@ -307,20 +318,20 @@ impl Client {
     /// # Cancellation
     /// Dropping the future changes nothing, and this can be called again.
     pub async fn closed(&self) -> CloseReason {
-        self.hub().wait_closed().await;
+        self.dispatcher().wait_closed().await;
         self.close_reason().unwrap_or(CloseReason::Closed)
     }
 
     /// How many messages were refused, because they were not signed well or were no messages.
     #[must_use]
     pub fn rejected(&self) -> u64 {
-        self.hub().rejected()
+        self.dispatcher().rejected()
     }
 
     /// The session that the messages of this client carry.
     #[must_use]
     pub fn session(&self) -> &Session {
-        &self.hub().session
+        &self.dispatcher().session
     }
 
     /// The kernel is known to be dead, for example because its process has ended. Ends everything that waits for it:
@@ -329,22 +340,22 @@ impl Client {
     /// What the kernel said last may still be on its way; wait a moment before this. The connection stays, and a kernel that
     /// is started again behind the same addresses can be used when it is [ready](Client::ready).
     pub fn kernel_died(&self) {
-        self.hub().kernel_died();
+        self.dispatcher().kernel_died();
     }
 
     /// Closes the connection. Whoever waits is told so; the kernel goes on.
     pub fn close(&self) {
-        self.hub().close(&CloseReason::Closed);
+        self.dispatcher().close(&CloseReason::Closed);
     }
 
     fn mailbox(&self, interest: Interest) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::new(self.0.options.buffered));
-        self.hub().watch(interest, &mailbox);
+        self.dispatcher().watch(interest, &mailbox);
         mailbox
     }
 
-    pub(crate) fn hub(&self) -> &Arc<Hub> {
-        &self.0.hub
+    pub(crate) fn dispatcher(&self) -> &Arc<Dispatcher> {
+        &self.0.dispatcher
     }
 
     async fn post(&self, channel: Channel, message: RawMessage) -> Result<(), ClientError> {
@@ -354,16 +365,15 @@ impl Client {
         if channel == Channel::IoPub {
             return Err(unsupported());
         }
-        if let Some(reason) = self.hub().closed() {
+        if let Some(reason) = self.dispatcher().closed() {
             return Err(ClientError::not_sent(reason));
         }
         if channel == Channel::Stdin {
             self.0.want_stdin.send_replace(true);
         }
-        self.0.outboxes[at]
-            .send((channel, message))
-            .await
-            .map_err(|_| ClientError::not_sent(self.hub().closed().unwrap_or(CloseReason::Closed)))
+        self.0.outboxes[at].send((channel, message)).await.map_err(|_| {
+            ClientError::not_sent(self.dispatcher().closed().unwrap_or(CloseReason::Closed))
+        })
     }
 
     async fn connect_stdin(&self) {
@@ -371,7 +381,7 @@ impl Client {
         let mut connected = self.0.stdin_connected.clone();
         let wait = connected.wait_for(|connected| *connected);
         // If it takes longer, the question of the code may be lost, and the code waits.
-        let _ = tokio::time::timeout(STDIN_PATIENCE, wait).await;
+        let _ = tokio::time::timeout(STDIN_TIMEOUT, wait).await;
     }
 }
 
@@ -385,18 +395,21 @@ impl fmt::Debug for Client {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.hub.close(&CloseReason::Closed);
+        self.dispatcher.close(&CloseReason::Closed);
     }
 }
 
 /// Asks each new process of the kernel what it answers: requests that the one before had got are lost with it, and nothing
 /// else tells which they are.
-async fn find_what_is_lost(hub: Arc<Hub>, outboxes: [mpsc::WeakSender<(Channel, RawMessage)>; 4]) {
-    let mut restarts = hub.restarts();
-    // The sender is in the hub, so this does not fail.
+async fn probe_restarted_kernels(
+    dispatcher: Arc<Dispatcher>,
+    outboxes: [mpsc::WeakSender<(Channel, RawMessage)>; 4],
+) {
+    let mut restarts = dispatcher.restarts();
+    // The sender is in the dispatcher, so this does not fail.
     while restarts.changed().await.is_ok() {
         for (channel, outbox) in Channel::MESSAGES.into_iter().zip(&outboxes) {
-            for fence in hub.fences(channel) {
+            for fence in dispatcher.fences(channel) {
                 let Some(outbox) = outbox.upgrade() else { return };
                 // If it is closed, those who wait are told so.
                 let _ = outbox.send((channel, fence)).await;
@@ -406,13 +419,13 @@ async fn find_what_is_lost(hub: Arc<Hub>, outboxes: [mpsc::WeakSender<(Channel, 
 }
 
 /// Forgets a request when nobody waits for it any more.
-struct Forget<'a> {
-    hub: &'a Hub,
+struct RemoveOnDrop<'a> {
+    dispatcher: &'a Dispatcher,
     id: &'a str,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for RemoveOnDrop<'_> {
     fn drop(&mut self) {
-        self.hub.forget(self.id);
+        self.dispatcher.remove(self.id);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::dispatcher::Interest;
 use super::error::{ClientError, Effect};
-use super::hub::Interest;
 use super::mailbox::{Item, Mailbox};
 use super::{Channel, Client};
 use crate::readiness::{Readiness, Ready, ReadyState};
@@ -28,7 +28,7 @@ impl Client {
         match tokio::time::timeout(timeout, wait).await {
             Ok(ready) => {
                 if let Ok(ready) = &ready {
-                    self.hub().set_publishes_late(ready.kernel_info.publishes_late());
+                    self.dispatcher().set_publishes_late(ready.kernel_info.publishes_late());
                 }
                 ready
             }
@@ -49,7 +49,7 @@ impl Client {
             readiness.on_connected(Instant::now());
         }
         loop {
-            readiness.on_time(Instant::now(), self.session());
+            readiness.on_timeout(Instant::now(), self.session());
             if let ReadyState::Ready(ready) = readiness.state() {
                 return Ok(*ready);
             }
@@ -66,7 +66,7 @@ impl Client {
             };
             match item {
                 Item::Message(channel, message) => {
-                    let message = message.parse(&self.hub().limits);
+                    let message = message.parse(&self.dispatcher().limits);
                     readiness.on_message(channel, &message, Instant::now());
                 }
                 Item::Connected(Channel::Shell | Channel::Control | Channel::IoPub)

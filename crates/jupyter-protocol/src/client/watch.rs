@@ -16,7 +16,7 @@ use crate::raw::RawMessage;
 /// Something that a [`Watch`] saw.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Seen {
+pub enum Observed {
     /// A message.
     Message {
         /// The channel it came on.
@@ -49,17 +49,17 @@ impl Watch {
     ///
     /// # Cancellation
     /// Dropping the future loses nothing, and this can be called again.
-    pub async fn next(&mut self) -> Option<Seen> {
+    pub async fn next(&mut self) -> Option<Observed> {
         poll_fn(|context| self.poll_seen(context)).await
     }
 
-    fn poll_seen(&mut self, context: &Context<'_>) -> Poll<Option<Seen>> {
+    fn poll_seen(&mut self, context: &Context<'_>) -> Poll<Option<Observed>> {
         while self.closed.is_none() {
             let seen = match ready!(self.mailbox.poll_next(context)) {
-                Item::Message(channel, message) => Seen::Message { channel, message },
-                Item::Lost(loss) => Seen::Lost(loss),
-                Item::Connected(channel) => Seen::Connected(channel),
-                Item::KernelDied => Seen::KernelDied,
+                Item::Message(channel, message) => Observed::Message { channel, message },
+                Item::Lost(loss) => Observed::Lost(loss),
+                Item::Connected(channel) => Observed::Connected(channel),
+                Item::KernelDied => Observed::KernelDied,
                 Item::Closed(reason) => {
                     self.closed = Some(reason);
                     break;
@@ -80,9 +80,9 @@ impl Watch {
 
 /// What [`Watch::next`] gives.
 impl Stream for Watch {
-    type Item = Seen;
+    type Item = Observed;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Seen>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Observed>> {
         self.poll_seen(context)
     }
 }

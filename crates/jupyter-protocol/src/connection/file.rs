@@ -11,7 +11,7 @@ use super::{ConnectionInfo, Endpoint};
 use crate::channel::Channel;
 
 /// No connection file is longer, in bytes.
-const MAX_FILE: u64 = 1024 * 1024;
+const MAX_FILE_SIZE: u64 = 1024 * 1024;
 
 /// Why there is no usable connection information.
 #[derive(Debug, Error)]
@@ -57,7 +57,7 @@ impl ConnectionInfo {
     /// with an unknown signature scheme included. [`ConnectionError::PathTooLong`] for Unix sockets that cannot exist.
     pub fn from_json(text: &[u8]) -> Result<Self, ConnectionError> {
         let info: Self = serde_json::from_slice(text)
-            .map_err(|error| ConnectionError::Invalid(described(&error)))?;
+            .map_err(|error| ConnectionError::Invalid(describe(&error)))?;
         info.check_ports()?;
         info.check_paths()?;
         Ok(info)
@@ -88,9 +88,9 @@ impl ConnectionInfo {
         if !fs::metadata(path)?.is_file() {
             return Err(ConnectionError::Invalid("it is no file".to_owned()));
         }
-        File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MAX_FILE {
-            return Err(ConnectionError::Invalid(format!("longer than {MAX_FILE} bytes")));
+        File::open(path)?.take(MAX_FILE_SIZE + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_FILE_SIZE {
+            return Err(ConnectionError::Invalid(format!("longer than {MAX_FILE_SIZE} bytes")));
         }
         Self::from_json(&text)
     }
@@ -147,7 +147,7 @@ impl ConnectionInfo {
 }
 
 /// What is wrong, and where, without the value that is: it may be a key.
-fn described(error: &serde_json::Error) -> String {
+fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!("at line {} column {}", error.line(), error.column());
     // The last one: what is there may have such words too.

@@ -54,15 +54,16 @@ impl ReservedPorts {
 }
 
 /// The ports that are tried first. Linux connects from 32768 and above, IPython binds ports of its own from 49152.
-const QUIET: Range<u16> = 20_000..32_768;
+const PREFERRED_PORTS: Range<u16> = 20_000..32_768;
 
 /// How many of them are tried.
-const TRIES: usize = 64;
+const MAX_ATTEMPTS: usize = 64;
 
 fn listen(ip: &str) -> io::Result<TcpListener> {
-    for attempt in 0..TRIES {
-        let random = RandomState::new().hash_one(attempt) % u64::from(QUIET.end - QUIET.start);
-        let port = QUIET.start + u16::try_from(random).unwrap_or_default();
+    for attempt in 0..MAX_ATTEMPTS {
+        let random = RandomState::new().hash_one(attempt)
+            % u64::from(PREFERRED_PORTS.end - PREFERRED_PORTS.start);
+        let port = PREFERRED_PORTS.start + u16::try_from(random).unwrap_or_default();
         if let Ok(listener) = TcpListener::bind((ip, port)) {
             return Ok(listener);
         }

@@ -41,11 +41,11 @@
 //! assert!(matches!(reply.unwrap().content, Content::ExecuteReply(reply) if reply.status.is_ok()));
 //! ```
 
-mod ask;
+mod builders;
 mod control;
 mod execute;
+mod introspection;
 mod kernel_info;
-mod make;
 mod output;
 mod registry;
 pub(crate) mod structs;
@@ -57,11 +57,6 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use ask::{
-    CommInfoReply, CommInfoRequest, CompleteReply, CompleteRequest, Completeness, HistoryAccess,
-    HistoryEntry, HistoryReply, HistoryRequest, InspectReply, InspectRequest, IsCompleteReply,
-    IsCompleteRequest,
-};
 pub use control::{
     CreateSubshellReply, CreateSubshellRequest, DebugEvent, DebugReply, DebugRequest,
     DeleteSubshellReply, DeleteSubshellRequest, InterruptReply, InterruptRequest,
@@ -69,6 +64,11 @@ pub use control::{
     UsageRequest,
 };
 pub use execute::{ExecuteReply, ExecuteRequest, Payload, ReplyStatus};
+pub use introspection::{
+    CommInfoReply, CommInfoRequest, CompleteReply, CompleteRequest, Completeness, HistoryAccess,
+    HistoryEntry, HistoryReply, HistoryRequest, InspectReply, InspectRequest, IsCompleteReply,
+    IsCompleteRequest,
+};
 pub use kernel_info::{
     ConnectReply, ConnectRequest, HelpLink, KernelInfoReply, KernelInfoRequest, LanguageInfo,
 };
@@ -78,7 +78,7 @@ pub use output::{
     StreamName, Transient, UpdateDisplayData,
 };
 pub use registry::Content;
-pub(crate) use registry::usual_channel;
+pub(crate) use registry::default_channel;
 
 use crate::channel::Channel;
 
@@ -142,7 +142,7 @@ impl Unknown {
     }
 }
 
-/// A content that does not fit its type, as it came. `Debug` shows the beginning of it.
+/// A content that does not fit its type, as it came. `Debug` shows the prefix of it.
 #[derive(Clone, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Malformed {
@@ -157,11 +157,11 @@ pub struct Malformed {
 }
 
 /// How much of a text is shown, in bytes.
-const SHOWN: usize = 200;
+const MAX_SHOWN: usize = 200;
 
 impl Malformed {
     pub(crate) fn new(msg_type: &str, error: String, text: Bytes) -> Self {
-        let error = shortened(error);
+        let error = truncate_middle(error);
         Self { msg_type: msg_type.to_owned(), error, metadata: None, text }
     }
 }
@@ -169,26 +169,28 @@ impl Malformed {
 impl fmt::Debug for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Malformed");
-        shown.field("msg_type", &shortened(self.msg_type.clone())).field("error", &self.error);
+        shown
+            .field("msg_type", &truncate_middle(self.msg_type.clone()))
+            .field("error", &self.error);
         if let Some(metadata) = &self.metadata {
-            shown.field("metadata", &beginning(metadata));
+            shown.field("metadata", &prefix(metadata));
         }
-        shown.field("text", &beginning(&self.text)).finish()
+        shown.field("text", &prefix(&self.text)).finish()
     }
 }
 
-/// The beginning of what may be long, and how long it is.
-fn beginning(text: &[u8]) -> String {
-    let kept = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]).into_owned();
-    if text.len() > SHOWN { format!("{kept}... [{} bytes]", text.len()) } else { kept }
+/// The prefix of what may be long, and how long it is.
+fn prefix(text: &[u8]) -> String {
+    let kept = String::from_utf8_lossy(&text[..text.len().min(MAX_SHOWN)]).into_owned();
+    if text.len() > MAX_SHOWN { format!("{kept}... [{} bytes]", text.len()) } else { kept }
 }
 
 /// What is wrong may quote all of a value. What it should be is at its end.
-fn shortened(text: String) -> String {
-    if text.len() <= 2 * SHOWN {
+fn truncate_middle(text: String) -> String {
+    if text.len() <= 2 * MAX_SHOWN {
         return text;
     }
-    let begin = text.floor_char_boundary(SHOWN);
-    let end = text.ceil_char_boundary(text.len() - SHOWN);
+    let begin = text.floor_char_boundary(MAX_SHOWN);
+    let end = text.ceil_char_boundary(text.len() - MAX_SHOWN);
     format!("{}...{}", &text[..begin], &text[end..])
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::json::{ObjectError, check_object, parse_object, written};
+use crate::json::{ObjectError, check_object, parse_object, serialize_object};
 use crate::limits::Limits;
 
 /// Defines [`Content`] from one list, so that nothing is forgotten in any of its functions.
@@ -50,11 +50,11 @@ macro_rules! contents {
                 })
             }
 
-            /// The content as JSON text. What was unknown or malformed is written as it came.
+            /// The content as JSON text. What was unknown or malformed is serialize_object as it came.
             #[must_use]
             pub fn to_json(&self) -> Bytes {
                 match self {
-                    $( Self::$variant(content) => written(content), )*
+                    $( Self::$variant(content) => serialize_object(content), )*
                     Self::Unknown(unknown) => unknown.text.clone(),
                     Self::Malformed(malformed) => malformed.text.clone(),
                 }
@@ -62,7 +62,7 @@ macro_rules! contents {
         }
 
         /// Where a message belongs when nothing else says so.
-        pub(crate) fn usual_channel(msg_type: &str) -> Channel {
+        pub(crate) fn default_channel(msg_type: &str) -> Channel {
             match msg_type {
                 $( $msg_type => Channel::$channel, )*
                 _ => Channel::Shell,
@@ -168,7 +168,7 @@ contents! {
     InputRequest(InputRequest) = "input_request" on Stdin -> InputReply;
     /// The line.
     InputReply(InputReply) = "input_reply" on Stdin;
-    /// Text that was written.
+    /// Text that was serialize_object.
     Stream(Stream) = "stream" on IoPub;
     /// Something to show.
     DisplayData(DisplayData) = "display_data" on IoPub;

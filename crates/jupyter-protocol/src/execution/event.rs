@@ -50,7 +50,7 @@ pub enum Event {
     },
     /// An exception that the code did not catch.
     Error(Box<ErrorContent>),
-    /// The code asks for a line, and waits. `Running::reply_input` of a client answers, or
+    /// The code asks for a line, and waits. `ExecutionStream::reply_input` of a client answers, or
     /// [`Execution::input_reply`](super::Execution::input_reply).
     InputRequest(Box<InputRequest>),
     /// The answer on the shell channel: status, number, values of expressions.

@@ -5,8 +5,8 @@
 //! mean, and decides when it is over:
 //!
 //! - Reply and idle are both there, in whichever order.
-//! - The reply is there, and nothing was published for [`Grace::idle`]. Output may be missing.
-//! - Idle is there, and no reply came for [`Grace::reply`].
+//! - The reply is there, and nothing was published for [`GracePeriods::idle`]. Output may be missing.
+//! - Idle is there, and no reply came for [`GracePeriods::reply`].
 //! - The kernel died or was started again, or the connection is lost.
 //!
 //! Some kernels publish after their idle what came before it. There an execution has a [barrier](Execution::with_barrier).
@@ -30,7 +30,7 @@ use crate::session::Session;
 /// How long an execution waits for what is missing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub struct Grace {
+pub struct GracePeriods {
     /// After the reply, for the message that nothing more is published, and for the barrier. Begins anew with every message.
     /// Default: 2 s.
     pub idle: Duration,
@@ -38,7 +38,7 @@ pub struct Grace {
     pub reply: Duration,
 }
 
-impl Grace {
+impl GracePeriods {
     /// The same with another [`idle`](Self::idle).
     #[must_use]
     pub const fn with_idle(mut self, idle: Duration) -> Self {
@@ -54,7 +54,7 @@ impl Grace {
     }
 }
 
-impl Default for Grace {
+impl Default for GracePeriods {
     fn default() -> Self {
         Self { idle: Duration::from_secs(2), reply: Duration::from_secs(5) }
     }
@@ -62,10 +62,10 @@ impl Default for Grace {
 
 /// What is known of the answer on the shell channel.
 #[derive(Clone, Debug, Default)]
-enum Answer {
+enum ReplyState {
     #[default]
     Awaited,
-    Here(Box<ExecuteReply>),
+    Received(Box<ExecuteReply>),
     Malformed,
     Lost,
 }
@@ -84,12 +84,12 @@ struct Barrier {
 /// ```
 /// use std::time::Instant;
 /// use jupyter_protocol::content::Status;
-/// use jupyter_protocol::execution::{Event, Execution, Grace};
+/// use jupyter_protocol::execution::{Event, Execution, GracePeriods};
 /// use jupyter_protocol::{Channel, ExecuteReply, ExecuteRequest, Session};
 ///
 /// let (client, kernel) = (Session::new("me"), Session::new("kernel"));
 /// let request = client.request(ExecuteRequest::new("pass"));
-/// let mut execution = Execution::new(&request.header, Grace::default());
+/// let mut execution = Execution::new(&request.header, GracePeriods::default());
 ///
 /// let mut idle = Status::default();
 /// idle.execution_state = "idle".into();
@@ -103,16 +103,16 @@ struct Barrier {
 #[derive(Clone, Debug)]
 pub struct Execution {
     id: String,
-    grace: Grace,
+    grace: GracePeriods,
     started: bool,
     /// The session of the process that was seen to work on it.
     kernel: Option<String>,
-    answer: Answer,
+    reply: ReplyState,
     idle: bool,
     error: Option<ErrorContent>,
     execution_count: Option<i64>,
     losses: Losses,
-    asked: Option<Header>,
+    input_request: Option<Header>,
     barrier: Option<Barrier>,
     last_message: Option<Instant>,
     outcome: Option<Box<Outcome>>,
@@ -122,18 +122,18 @@ pub struct Execution {
 impl Execution {
     /// The execution of a request that has this header.
     #[must_use]
-    pub fn new(request: &Header, grace: Grace) -> Self {
+    pub fn new(request: &Header, grace: GracePeriods) -> Self {
         Self {
             id: request.msg_id.clone(),
             grace,
             started: false,
             kernel: None,
-            answer: Answer::Awaited,
+            reply: ReplyState::Awaited,
             idle: false,
             error: None,
             execution_count: None,
             losses: Losses::default(),
-            asked: None,
+            input_request: None,
             barrier: None,
             last_message: None,
             outcome: None,
@@ -155,7 +155,7 @@ impl Execution {
 
     /// What is to be sent on the shell channel now.
     pub fn poll_send(&mut self) -> Option<Message> {
-        if self.is_finished() || matches!(self.answer, Answer::Awaited) {
+        if self.is_finished() || matches!(self.reply, ReplyState::Awaited) {
             return None;
         }
         self.barrier.as_mut()?.request.take().map(|request| *request)
@@ -190,15 +190,15 @@ impl Execution {
         self.events.pop_front()
     }
 
-    /// When [`Execution::on_time`] is to be called, if nothing else happens before.
+    /// When [`Execution::on_timeout`] is to be called, if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         if self.is_finished() {
             return None;
         }
-        let wait = match (&self.answer, self.idle) {
-            (Answer::Awaited, false) => return None,
-            (Answer::Awaited, true) => self.grace.reply,
+        let wait = match (&self.reply, self.idle) {
+            (ReplyState::Awaited, false) => return None,
+            (ReplyState::Awaited, true) => self.grace.reply,
             (_, _) => self.grace.idle,
         };
         self.last_message?.checked_add(wait)
@@ -211,7 +211,7 @@ impl Execution {
     /// [session](Execution::kernel_session).
     #[must_use]
     pub fn lacks_reply(&self) -> bool {
-        self.idle && matches!(self.answer, Answer::Awaited)
+        self.idle && matches!(self.reply, ReplyState::Awaited)
     }
 
     /// The session of the kernel that runs it, once it has said something of it. Each start of a kernel has its own.
@@ -228,12 +228,12 @@ impl Execution {
         if message.parent_id() == Some(&self.id) {
             self.last_message = Some(now);
             self.kernel.get_or_insert_with(|| message.header.session.clone());
-            self.take(channel, message);
-            self.conclude();
-        } else if self.is_of_barrier(&message) {
+            self.handle(channel, message);
+            self.finish_if_complete();
+        } else if self.belongs_to_barrier(&message) {
             self.last_message = Some(now);
-            self.take_of_barrier(&message.content);
-            self.conclude();
+            self.handle_barrier(&message.content);
+            self.finish_if_complete();
         } else if let Content::Status(status) = &message.content {
             let state = &status.execution_state;
             // A kernel may say late that it has started, when it works on a request already. Another one has a session
@@ -246,7 +246,7 @@ impl Execution {
     }
 
     /// Takes the time: gives up on what did not come.
-    pub fn on_time(&mut self, now: Instant) {
+    pub fn on_timeout(&mut self, now: Instant) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
@@ -268,10 +268,10 @@ impl Execution {
 
     /// The kernel has answered a later request of the same queue: the reply will not come any more.
     pub fn on_reply_lost(&mut self, now: Instant) {
-        if !self.is_finished() && matches!(self.answer, Answer::Awaited) {
-            self.answer = Answer::Lost;
+        if !self.is_finished() && matches!(self.reply, ReplyState::Awaited) {
+            self.reply = ReplyState::Lost;
             self.last_message = Some(now);
-            self.conclude();
+            self.finish_if_complete();
         }
     }
 
@@ -280,25 +280,25 @@ impl Execution {
         self.finish(end);
     }
 
-    /// Whether the code has asked for input and was not answered yet.
+    /// Whether the code has input_request for input and was not answered yet.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        self.asked.is_some()
+        self.input_request.is_some()
     }
 
-    /// The answer to the last question of the code, to send on the stdin channel. `None` if it asked nothing, or was
+    /// The answer to the last question of the code, to send on the stdin channel. `None` if it input_request nothing, or was
     /// answered.
     pub fn input_reply(&mut self, session: &Session, line: impl Into<String>) -> Option<Message> {
-        let asked = self.asked.take()?;
+        let input_request = self.input_request.take()?;
         let reply = InputReply { value: line.into(), ..InputReply::default() };
-        Some(session.message(Parent::of(&asked), reply))
+        Some(session.message(Parent::from_header(&input_request), reply))
     }
 
-    fn is_of_barrier(&self, message: &Message) -> bool {
+    fn belongs_to_barrier(&self, message: &Message) -> bool {
         self.barrier.as_ref().is_some_and(|barrier| message.parent_id() == Some(&barrier.id))
     }
 
-    fn take_of_barrier(&mut self, content: &Content) {
+    fn handle_barrier(&mut self, content: &Content) {
         let Content::Status(status) = content else { return };
         match (&status.execution_state, &mut self.barrier) {
             (ExecutionState::Idle, Some(barrier)) => barrier.passed = true,
@@ -306,7 +306,7 @@ impl Execution {
         }
     }
 
-    fn take(&mut self, channel: Channel, message: Message) {
+    fn handle(&mut self, channel: Channel, message: Message) {
         if !matches!(&message.content, Content::ExecuteReply(_) | Content::Malformed(_)) {
             self.start();
         }
@@ -323,7 +323,7 @@ impl Execution {
                 Event::Error(error)
             }
             Content::InputRequest(request) => {
-                self.asked = Some(header);
+                self.input_request = Some(header);
                 Event::InputRequest(request)
             }
             Content::Stream(stream) => Event::Stream(stream),
@@ -333,7 +333,7 @@ impl Execution {
             Content::ExecuteResult(result) => Event::Result { result, buffers },
             content => {
                 if content.is_malformed() && header.msg_type == ExecuteReply::MSG_TYPE {
-                    self.answer = Answer::Malformed;
+                    self.reply = ReplyState::Malformed;
                 }
                 let message = Message { identities, header, parent, metadata, content, buffers };
                 Event::Message { channel, message: Box::new(message) }
@@ -355,7 +355,7 @@ impl Execution {
         }
         self.execution_count = reply.execution_count.or(self.execution_count);
         self.events.push_back(Event::Reply(reply.clone()));
-        self.answer = Answer::Here(reply);
+        self.reply = ReplyState::Received(reply);
     }
 
     /// What the kernel says of this request.
@@ -383,9 +383,9 @@ impl Execution {
     }
 
     /// Finishes when there is nothing left to wait for.
-    fn conclude(&mut self) {
+    fn finish_if_complete(&mut self) {
         let passed = self.barrier.as_ref().is_none_or(|barrier| barrier.passed);
-        if self.idle && passed && !matches!(self.answer, Answer::Awaited) {
+        if self.idle && passed && !matches!(self.reply, ReplyState::Awaited) {
             self.finish_answered();
         }
     }
@@ -399,7 +399,7 @@ impl Execution {
     }
 
     fn finish_answered(&mut self) {
-        self.finish(if matches!(self.answer, Answer::Lost) {
+        self.finish(if matches!(self.reply, ReplyState::Lost) {
             End::ReplyLost
         } else {
             End::Replied
@@ -410,8 +410,8 @@ impl Execution {
         if self.is_finished() {
             return;
         }
-        let reply = match std::mem::take(&mut self.answer) {
-            Answer::Here(reply) => Some(*reply),
+        let reply = match std::mem::take(&mut self.reply) {
+            ReplyState::Received(reply) => Some(*reply),
             _ => None,
         };
         let error = self.uncaught(reply.as_ref());

@@ -16,7 +16,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let request = Session::new("me").request(ExecuteRequest::new("x"));
-        let execution = Execution::new(&request.header, Grace::default());
+        let execution = Execution::new(&request.header, GracePeriods::default());
         Self { kernel: Session::new("kernel"), request, execution, now: Instant::now() }
     }
 
@@ -43,7 +43,7 @@ impl Bench {
 
     fn wait(&mut self, duration: Duration) -> &mut Self {
         self.now += duration;
-        self.execution.on_time(self.now);
+        self.execution.on_timeout(self.now);
         self
     }
 

@@ -149,7 +149,7 @@ fn decode_json(
     let message = RawMessage::from_parts(texts, buffers, limits)?;
     let channel = match envelope.channel {
         Some(name) => name.parse()?,
-        None => message.usual_channel(),
+        None => message.default_channel(),
     };
     Ok((channel, message))
 }

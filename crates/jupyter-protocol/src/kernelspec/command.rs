@@ -72,7 +72,7 @@ impl InstalledKernel {
     /// # Errors
     /// [`LaunchError`], see its variants.
     pub fn command(&self, launch: &Launch<'_>) -> Result<Command, LaunchError> {
-        let found_in = if self.python.is_none() { self.own_python() } else { None };
+        let found_in = if self.python.is_none() { self.python_of_resource_dir() } else { None };
         let launch = Launch { python: launch.python.or(found_in.as_ref()), ..*launch };
         let arguments = self.arguments(&launch)?;
         let (program, rest) = arguments.split_first().ok_or(LaunchError::NoProgram)?;
@@ -104,7 +104,7 @@ impl InstalledKernel {
         };
         let mut arguments = self.spec.argv.clone();
         if let (Some(program), Some(python)) = (arguments.first_mut(), python)
-            && python.is_meant_by(program)
+            && python.is_named_by(program)
         {
             *program = text(&python.executable)?;
         }
@@ -127,9 +127,9 @@ impl InstalledKernel {
     }
 
     /// The Python environment that the specification was found in: `<prefix>/share/jupyter/kernels/<name>`.
-    fn own_python(&self) -> Option<PythonEnvironment> {
+    fn python_of_resource_dir(&self) -> Option<PythonEnvironment> {
         let prefix = self.resource_dir.ancestors().nth(4)?;
-        PythonEnvironment::of(prefix.join("bin/python"))
+        PythonEnvironment::from_executable(prefix.join("bin/python"))
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
         let kernel = kernel(
             r#"{"argv": ["python3", "--file={connection_file}", "{resource_dir}/x", "{prefix}", "{no}"]}"#,
         );
-        let python = PythonEnvironment::elsewhere("/env/bin/python", "/env", (3, 11));
+        let python = PythonEnvironment::remote("/env/bin/python", "/env", (3, 11));
         let launch = Launch::new(Path::new("/run/k.json"));
         let with = kernel.arguments(&launch.clone().with_python(Some(&python))).unwrap();
         assert_eq!(with, ["/env/bin/python", "--file=/run/k.json", "/kernels/k/x", "/env", "{no}"]);

@@ -45,8 +45,8 @@ impl Environment {
             .filter(|value| !value.is_empty())
     }
 
-    /// A switch: set to anything but `no`, `n`, `false`, `off`, `0` and `0.0`. `None` if it is not set at all.
-    pub(super) fn switch(&self, name: &str) -> Option<bool> {
+    /// A flag: set to anything but `no`, `n`, `false`, `off`, `0` and `0.0`. `None` if it is not set at all.
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
         let value = self.variables.get(OsStr::new(name))?.to_string_lossy().to_lowercase();
         Some(!["no", "n", "false", "off", "0", "0.0"].contains(&value.as_str()))
     }
@@ -77,7 +77,7 @@ impl Environment {
     /// Data of the whole system.
     pub(super) fn system_dirs(&self) -> Vec<PathBuf> {
         let defaults = "/usr/local/share:/usr/share";
-        let dirs = if self.switch("JUPYTER_PLATFORM_DIRS") == Some(true) {
+        let dirs = if self.flag("JUPYTER_PLATFORM_DIRS") == Some(true) {
             self.get("XDG_DATA_DIRS").unwrap_or(OsStr::new(defaults))
         } else {
             OsStr::new(defaults)
@@ -141,7 +141,7 @@ mod tests {
     fn switches_are_read_as_jupyter_reads_them() {
         let environment =
             environment().with("A", "0").with("B", "Off").with("C", "").with("D", "1");
-        let read = ["A", "B", "C", "D", "E"].map(|name| environment.switch(name));
+        let read = ["A", "B", "C", "D", "E"].map(|name| environment.flag(name));
         assert_eq!(read, [Some(false), Some(false), Some(true), Some(true), None]);
     }
 }

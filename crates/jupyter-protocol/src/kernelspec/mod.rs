@@ -38,12 +38,12 @@ use thiserror::Error;
 pub use command::{Launch, LaunchError};
 pub use environment::Environment;
 pub use python::PythonEnvironment;
-pub use search::{Found, Problem, Search};
+pub use search::{FoundKernels, InvalidKernel, Search};
 
 use crate::json::JsonMap;
 
 /// No `kernel.json` is longer, in bytes.
-const MAX_FILE: u64 = 1024 * 1024;
+const MAX_FILE_SIZE: u64 = 1024 * 1024;
 
 /// How a kernel is interrupted.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize)]
@@ -105,7 +105,7 @@ pub enum KernelSpecError {
     #[error("kernel provisioner {0:?} is not available")]
     NoProvisioner(String),
     /// There is no kernel of this name.
-    #[error("no kernel is named {name:?}; {}", there_are(.available, .searched))]
+    #[error("no kernel is named {name:?}; {}", list_available(.available, .searched))]
     NotFound {
         /// The name.
         name: String,
@@ -116,7 +116,7 @@ pub enum KernelSpecError {
     },
 }
 
-fn there_are(available: &[String], searched: &[PathBuf]) -> String {
+fn list_available(available: &[String], searched: &[PathBuf]) -> String {
     if !available.is_empty() {
         return format!("there are: {}", available.join(", "));
     }
@@ -145,9 +145,9 @@ impl KernelSpec {
     /// [`KernelSpecError::Io`] and [`KernelSpecError::Invalid`].
     pub fn read(folder: &Path) -> Result<Self, KernelSpecError> {
         let mut text = Vec::new();
-        File::open(folder.join("kernel.json"))?.take(MAX_FILE + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MAX_FILE {
-            return Err(KernelSpecError::Invalid(format!("longer than {MAX_FILE} bytes")));
+        File::open(folder.join("kernel.json"))?.take(MAX_FILE_SIZE + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_FILE_SIZE {
+            return Err(KernelSpecError::Invalid(format!("longer than {MAX_FILE_SIZE} bytes")));
         }
         Self::from_json(&text)
     }

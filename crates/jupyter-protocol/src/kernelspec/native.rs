@@ -44,8 +44,8 @@ fn source(package: &Path) -> String {
 fn metadata(package: &Path) -> crate::json::JsonMap {
     let source = source(package);
     let known = [("debugger", json!(true)), ("supported_encryption", json!(["curve"]))];
-    let said = known.into_iter().filter(|(key, _)| source.contains(&format!("\"{key}\":")));
-    said.map(|(key, value): (&str, Value)| (key.to_owned(), value)).collect()
+    let found = known.into_iter().filter(|(key, _)| source.contains(&format!("\"{key}\":")));
+    found.map(|(key, value): (&str, Value)| (key.to_owned(), value)).collect()
 }
 
 fn protocol_version(package: &Path) -> String {

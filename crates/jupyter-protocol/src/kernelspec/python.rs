@@ -31,21 +31,21 @@ impl PythonEnvironment {
     /// The environment that an interpreter belongs to. `None` if the path is no interpreter, for example a script that
     /// starts one.
     #[must_use]
-    pub fn of(executable: impl Into<PathBuf>) -> Option<Self> {
+    pub fn from_executable(executable: impl Into<PathBuf>) -> Option<Self> {
         let executable = executable.into();
         if !executable.is_absolute() || !executable.is_file() {
             return None;
         }
         let near = executable.parent()?.parent()?.to_owned();
         match fs::read_to_string(near.join("pyvenv.cfg")) {
-            Ok(configuration) => Self::virtual_one(executable, near, &configuration),
+            Ok(configuration) => Self::virtual_environment(executable, near, &configuration),
             Err(_) => Self::base(executable),
         }
     }
 
     /// One of another machine, of whose packages nothing is known.
     #[must_use]
-    pub fn elsewhere(
+    pub fn remote(
         executable: impl Into<PathBuf>,
         prefix: impl Into<PathBuf>,
         version: (u32, u32),
@@ -64,27 +64,31 @@ impl PythonEnvironment {
 
     /// The environment in use: an activated one, else the first `python3` of `PATH`.
     #[must_use]
-    pub fn in_use(environment: &Environment) -> Option<Self> {
+    pub fn active(environment: &Environment) -> Option<Self> {
         let activated = ["VIRTUAL_ENV", "CONDA_PREFIX"]
             .into_iter()
             .filter_map(|name| environment.prefix(name))
-            .find_map(|prefix| Self::of(prefix.join("bin/python")));
-        activated.or_else(|| environment.programs("python3").find_map(Self::of))
+            .find_map(|prefix| Self::from_executable(prefix.join("bin/python")));
+        activated.or_else(|| environment.programs("python3").find_map(Self::from_executable))
     }
 
-    fn virtual_one(executable: PathBuf, prefix: PathBuf, configuration: &str) -> Option<Self> {
+    fn virtual_environment(
+        executable: PathBuf,
+        prefix: PathBuf,
+        configuration: &str,
+    ) -> Option<Self> {
         let value = |key: &str| {
             let mut pairs = configuration.lines().filter_map(|line| line.split_once('='));
             pairs
                 .find(|(name, _)| name.trim().eq_ignore_ascii_case(key))
                 .map(|(_, value)| value.trim())
         };
-        let version = version_below(&prefix)?;
+        let version = installed_version(&prefix)?;
         let shared = value("include-system-site-packages")
             .is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        let mut site_packages = packages(&prefix, version);
+        let mut site_packages = package_dirs(&prefix, version);
         if shared && let Some(base) = value("home") {
-            site_packages.extend(packages(Path::new(base).parent()?, version));
+            site_packages.extend(package_dirs(Path::new(base).parent()?, version));
         }
         let sees_user_site = shared;
         Some(Self { executable, prefix, version, is_virtual: true, sees_user_site, site_packages })
@@ -94,12 +98,12 @@ impl PythonEnvironment {
         let real = executable.canonicalize().ok()?;
         let prefix = real.parent()?.parent()?.to_owned();
         let named = real.file_name()?.to_str()?.strip_prefix("python").and_then(parse_version);
-        let version = named.or_else(|| version_below(&prefix))?;
+        let version = named.or_else(|| installed_version(&prefix))?;
         let library = prefix.join(format!("lib/python{}.{}", version.0, version.1));
         if !library.is_dir() {
             return None;
         }
-        let site_packages = packages(&prefix, version);
+        let site_packages = package_dirs(&prefix, version);
         Some(Self {
             executable,
             prefix,
@@ -129,7 +133,7 @@ impl PythonEnvironment {
     }
 
     /// Whether a word is one that stands for this interpreter: `python`, `python3`, `python3.11`.
-    pub(super) fn is_meant_by(&self, word: &str) -> bool {
+    pub(super) fn is_named_by(&self, word: &str) -> bool {
         let (major, minor) = self.version;
         word == "python"
             || word == format!("python{major}")
@@ -154,7 +158,7 @@ impl PythonEnvironment {
 }
 
 /// The version by the name of the folder with the standard library.
-fn version_below(prefix: &Path) -> Option<(u32, u32)> {
+fn installed_version(prefix: &Path) -> Option<(u32, u32)> {
     let folders = fs::read_dir(prefix.join("lib")).ok()?.flatten();
     let versions = folders
         .filter_map(|entry| parse_version(entry.file_name().to_str()?.strip_prefix("python")?));
@@ -166,7 +170,7 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn packages(prefix: &Path, (major, minor): (u32, u32)) -> Vec<PathBuf> {
+fn package_dirs(prefix: &Path, (major, minor): (u32, u32)) -> Vec<PathBuf> {
     let folders = [
         format!("local/lib/python{major}.{minor}/dist-packages"),
         format!("lib/python{major}.{minor}/site-packages"),
@@ -195,13 +199,13 @@ mod tests {
     fn a_virtual_environment_is_known_by_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let executable = environment(folder.path(), Some("include-system-site-packages = false\n"));
-        let python = PythonEnvironment::of(&executable).unwrap();
+        let python = PythonEnvironment::from_executable(&executable).unwrap();
         assert!(python.is_virtual && !python.sees_user_site && python.is_own());
         assert_eq!((python.version, python.prefix.as_path()), ((3, 11), folder.path()));
         for (word, meant) in
             [("python", true), ("python3", true), ("python3.11", true), ("python3.1", false)]
         {
-            assert_eq!(python.is_meant_by(word), meant);
+            assert_eq!(python.is_named_by(word), meant);
         }
     }
 
@@ -211,7 +215,7 @@ mod tests {
         let executable = environment(&folder.path().join("base"), None);
         let link = folder.path().join("python");
         std::os::unix::fs::symlink(executable, &link).unwrap();
-        let python = PythonEnvironment::of(&link).unwrap();
+        let python = PythonEnvironment::from_executable(&link).unwrap();
         assert_eq!(python.prefix, folder.path().join("base").canonicalize().unwrap());
         assert!(!python.is_virtual && python.sees_user_site);
     }
@@ -221,8 +225,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("python3");
         fs::write(&script, "#!/bin/sh").unwrap();
-        assert_eq!(PythonEnvironment::of(script), None);
-        assert_eq!(PythonEnvironment::of("python3"), None);
+        assert_eq!(PythonEnvironment::from_executable(script), None);
+        assert_eq!(PythonEnvironment::from_executable("python3"), None);
     }
 
     #[test]
@@ -233,7 +237,7 @@ mod tests {
         fs::create_dir(&package).unwrap();
         let text = "[console_scripts]\na = b:c\n\n[jupyter_client.kernel_provisioners]\nremote = d:E\n[x]\ny = z\n";
         fs::write(package.join("entry_points.txt"), text).unwrap();
-        let names = PythonEnvironment::of(executable).unwrap().provisioners();
+        let names = PythonEnvironment::from_executable(executable).unwrap().provisioners();
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["remote"]);
     }
 }

@@ -30,17 +30,17 @@ pub struct Search {
 /// What a search found.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Found {
+pub struct FoundKernels {
     /// Kernels by name.
     pub kernels: BTreeMap<String, InstalledKernel>,
     /// Folders with a `kernel.json` that is no kernel.
-    pub problems: Vec<Problem>,
+    pub invalid: Vec<InvalidKernel>,
 }
 
 /// A folder with a `kernel.json` that is no kernel.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Problem {
+pub struct InvalidKernel {
     /// The name it would have.
     pub name: String,
     /// The folder.
@@ -49,7 +49,7 @@ pub struct Problem {
     pub error: KernelSpecError,
 }
 
-impl Found {
+impl FoundKernels {
     /// What `jupyter kernelspec list --json` prints.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -62,7 +62,7 @@ impl Search {
     #[must_use]
     pub fn from_env() -> Self {
         let environment = Environment::current();
-        let python = PythonEnvironment::in_use(&environment);
+        let python = PythonEnvironment::active(&environment);
         Self::new(&environment, python)
     }
 
@@ -112,13 +112,13 @@ impl Search {
 
     /// All kernels.
     #[must_use]
-    pub fn find_all(&self) -> Found {
+    pub fn find_all(&self) -> FoundKernels {
         let provisioners = self.provisioners();
-        let mut found = Found { kernels: BTreeMap::new(), problems: Vec::new() };
+        let mut found = FoundKernels { kernels: BTreeMap::new(), invalid: Vec::new() };
         for (name, folder) in self.named_folders() {
             match self.load(&name, &folder, &provisioners) {
                 Ok(kernel) => drop(found.kernels.insert(name, kernel)),
-                Err(error) => found.problems.push(Problem { name, folder, error }),
+                Err(error) => found.invalid.push(InvalidKernel { name, folder, error }),
             }
         }
         found
@@ -237,8 +237,8 @@ fn sees_user_site(environment: &Environment, python: &PythonEnvironment) -> bool
 
 /// Whether kernels of the Python environment win over those of the user.
 fn prefers_python(environment: &Environment, python: Option<&PythonEnvironment>) -> bool {
-    if let Some(said) = environment.switch("JUPYTER_PREFER_ENV_PATH") {
-        return said;
+    if let Some(flag) = environment.flag("JUPYTER_PREFER_ENV_PATH") {
+        return flag;
     }
     python.is_some_and(|python| {
         let conda =
@@ -312,7 +312,7 @@ mod tests {
         fs::create_dir_all(data.join("kernels/empty")).unwrap();
         let found = Search::new(&environment(root.path()), None).find_all();
         assert_eq!(found.kernels.keys().collect::<Vec<_>>(), ["good"]);
-        assert_eq!(found.problems.len(), 2);
+        assert_eq!(found.invalid.len(), 2);
         let listed = &found.to_json()["kernelspecs"]["good"]["spec"]["metadata"];
         assert_eq!(listed["kernel_provisioner"]["config"], json!({}));
     }
@@ -323,14 +323,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let argv = json!({"argv": ["python", "-m", "k"]});
         install(&root.path().join("data"), "k", &argv);
-        let python = PythonEnvironment::elsewhere("/env/bin/python", "/env", (3, 11));
+        let python = PythonEnvironment::remote("/env/bin/python", "/env", (3, 11));
         let search = Search::new(&environment(root.path()), Some(python));
         let kernel = search.find("k").unwrap();
         let file = Path::new("/run/k.json");
         let launch = super::super::Launch::new(file);
         assert_eq!(kernel.command(&launch).unwrap().get_program(), "/env/bin/python");
         assert_eq!(kernel.arguments(&launch).unwrap()[0], "/env/bin/python");
-        let other = PythonEnvironment::elsewhere("/other/bin/python", "/other", (3, 12));
+        let other = PythonEnvironment::remote("/other/bin/python", "/other", (3, 12));
         let launch = launch.with_python(Some(&other));
         assert_eq!(kernel.command(&launch).unwrap().get_program(), "/other/bin/python");
     }

@@ -35,18 +35,18 @@ use crate::client::{Client, ClientError, CloseReason};
 use crate::connection::{ConnectionError, ConnectionInfo, Endpoint, ReservedPorts, Transport};
 use crate::content::{InterruptRequest, KernelInfoReply, ShutdownRequest};
 use crate::kernelspec::{InstalledKernel, InterruptMode, Launch, LaunchError, PythonEnvironment};
-use crate::zmq::private::PrivateFolder;
+use crate::zmq::ipc_dir::IpcDir;
 use crate::zmq::{self, Options};
 use process::{Exit, Process};
 
 /// How long what a kernel published last may take, once its process has ended.
-const LAST_MESSAGES: Duration = Duration::from_millis(100);
+const LAST_MESSAGES_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long an interrupt may take before a kernel is asked to end, and how long that may take before it is interrupted again.
-const INTERRUPTED: Duration = Duration::from_secs(1);
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a killed process may take to end.
-const KILLED: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How to start a kernel, and how to end it.
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ pub enum KernelError {
         source: io::Error,
     },
     /// Its process ended before it was ready.
-    #[error("the kernel ended before it was ready{}{}{}", how(*.status), last_lines(.stderr), advice(*.transport, .stderr))]
+    #[error("the kernel ended before it was ready{}{}{}", describe_status(*.status), last_lines(.stderr), advice(*.transport, .stderr))]
     Ended {
         /// What it was to listen on. Not every kernel speaks over Unix sockets: see [`KernelOptions::transport`].
         transport: Transport,
@@ -136,7 +136,7 @@ pub struct Kernel {
     options: KernelOptions,
     info: ConnectionInfo,
     file: PathBuf,
-    folder: Arc<PrivateFolder>,
+    folder: Arc<IpcDir>,
     process: Process,
     client: Client,
     kernel_info: KernelInfoReply,
@@ -180,8 +180,7 @@ impl Kernel {
         kernel: &InstalledKernel,
         options: KernelOptions,
     ) -> Result<Self, KernelError> {
-        let folder =
-            PrivateFolder::new().map(Arc::new).map_err(failed("making a private folder"))?;
+        let folder = IpcDir::new().map(Arc::new).map_err(failed("making a private folder"))?;
         let (mut info, ports) = match options.transport {
             Transport::Ipc => (ConnectionInfo::ipc(folder.path().join("k")), None),
             Transport::Tcp => {
@@ -240,7 +239,7 @@ impl Kernel {
     /// The end of what its process wrote to standard error, 16 KiB at most. What code writes mostly comes as messages instead.
     #[must_use]
     pub fn stderr(&self) -> String {
-        self.process.said()
+        self.process.stderr()
     }
 
     /// Waits until its process ends, for whatever reason. The status, where it is known.
@@ -248,7 +247,7 @@ impl Kernel {
     /// # Cancellation
     /// Dropping the future changes nothing, and this can be called again.
     pub async fn wait(&self) -> Option<ExitStatus> {
-        self.process.end().await
+        self.process.wait().await
     }
 
     /// Interrupts what it runs, as its specification says: by the signal SIGINT to its process group, or by a message. Returns
@@ -283,7 +282,7 @@ impl Kernel {
     /// # Cancellation
     /// When the future is dropped, the kernel may have ended or be killed. This can be called again.
     pub async fn restart(&mut self) -> Result<(), KernelError> {
-        self.end(true).await?;
+        self.stop(true).await?;
         for channel in Channel::MESSAGES.into_iter().chain([Channel::Heartbeat]) {
             if let Endpoint::Ipc { path } = self.info.endpoint(channel) {
                 // Some kernels cannot listen where there is a socket already. Mostly there is none any more.
@@ -308,16 +307,16 @@ impl Kernel {
     /// # Cancellation
     /// Dropping the future kills the process.
     pub async fn shutdown(self) -> Result<Option<ExitStatus>, KernelError> {
-        self.end(false).await
+        self.stop(false).await
     }
 
-    async fn end(&self, restart: bool) -> Result<Exit, KernelError> {
+    async fn stop(&self, restart: bool) -> Result<Exit, KernelError> {
         let asking = async {
             self.interrupt_if_busy().await;
             // Its end is what matters, and whether it answers is not.
             let _ = self.client.request(ShutdownRequest::new(restart)).await;
             loop {
-                match timeout(INTERRUPTED, self.wait()).await {
+                match timeout(INTERRUPT_TIMEOUT, self.wait()).await {
                     Ok(exit) => return exit,
                     // One interrupt may have met code that catches it.
                     Err(_) => self.interrupt_if_busy().await,
@@ -332,14 +331,14 @@ impl Kernel {
 
     /// A kernel that runs code would end no sooner than that.
     async fn interrupt_if_busy(&self) {
-        if self.client.hub().is_busy() {
-            let _ = timeout(INTERRUPTED, self.interrupt()).await;
+        if self.client.dispatcher().is_busy() {
+            let _ = timeout(INTERRUPT_TIMEOUT, self.interrupt()).await;
         }
     }
 
     async fn kill(&self) -> Result<Exit, KernelError> {
         self.process.signal(Signal::KILL);
-        timeout(KILLED, self.wait()).await.map_err(|_| KernelError::Stuck)
+        timeout(KILL_TIMEOUT, self.wait()).await.map_err(|_| KernelError::Stuck)
     }
 }
 
@@ -347,7 +346,7 @@ fn launch(
     kernel: &InstalledKernel,
     options: &KernelOptions,
     file: &Path,
-    folder: &Arc<PrivateFolder>,
+    folder: &Arc<IpcDir>,
 ) -> Result<Process, KernelError> {
     let mut command = kernel.command(&Launch::new(file).with_python(options.python.as_ref()))?;
     command.envs(options.env.iter().map(|(name, value)| (name, value)));
@@ -373,31 +372,31 @@ async fn connect(
         Ok((client, ready.kernel_info))
     };
     let transport = info.transport;
-    let ended = |status| KernelError::Ended { transport, status, stderr: process.said() };
+    let ended = |status| KernelError::Ended { transport, status, stderr: process.stderr() };
     let connected = tokio::select! {
         connected = connecting => connected,
-        status = process.end() => return Err(ended(status)),
+        status = process.wait() => return Err(ended(status)),
     };
     match connected {
         Ok((client, kernel_info)) => {
-            tell_of_the_end(process, client.clone());
+            close_client_on_exit(process, client.clone());
             Ok((client, kernel_info))
         }
         // That it is about to end may be why.
-        Err(error) => match timeout(LAST_MESSAGES, process.end()).await {
+        Err(error) => match timeout(LAST_MESSAGES_TIMEOUT, process.wait()).await {
             Ok(status) => Err(ended(status)),
-            Err(_) => Err(KernelError::Client { error, stderr: process.said() }),
+            Err(_) => Err(KernelError::Client { error, stderr: process.stderr() }),
         },
     }
 }
 
 /// Ends what waits for the kernel when its process ends. A connection alone does not show that.
-fn tell_of_the_end(process: &Process, client: Client) {
-    let end = process.end();
+fn close_client_on_exit(process: &Process, client: Client) {
+    let end = process.wait();
     tokio::spawn(async move {
         end.await;
-        tokio::time::sleep(LAST_MESSAGES).await;
-        client.hub().close_with_kernel();
+        tokio::time::sleep(LAST_MESSAGES_TIMEOUT).await;
+        client.dispatcher().close_with_kernel();
     });
 }
 
@@ -406,7 +405,7 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> KernelError {
     move |source| KernelError::Io { what, source }
 }
 
-fn how(status: Option<ExitStatus>) -> String {
+fn describe_status(status: Option<ExitStatus>) -> String {
     status.map(|status| format!(" ({status})")).unwrap_or_default()
 }
 

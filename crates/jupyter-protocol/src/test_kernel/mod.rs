@@ -189,7 +189,7 @@ impl TestKernel {
     }
 
     fn publish(&mut self, request: &Message, content: impl Into<Content>) {
-        let message = self.session.message(Parent::of(&request.header), content);
+        let message = self.session.message(Parent::from_header(&request.header), content);
         self.send(Channel::IoPub, message);
     }
 

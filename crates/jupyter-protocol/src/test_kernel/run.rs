@@ -16,7 +16,7 @@ use crate::message::Message;
 use crate::session::Session;
 
 /// How long after idle output comes that is late.
-const LATE: Duration = Duration::from_millis(50);
+const LATE_OUTPUT_DELAY: Duration = Duration::from_millis(50);
 
 /// Code that waits for a line of input.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Paused {
 enum Line {
     Done,
     Failed(String, String),
-    Asked(String),
+    NeedsInput(String),
 }
 
 impl TestKernel {
@@ -55,7 +55,7 @@ impl TestKernel {
                     failed = Some((name, text));
                     break;
                 }
-                Line::Asked(prompt) => {
+                Line::NeedsInput(prompt) => {
                     let question = InputRequest { prompt, ..InputRequest::default() };
                     let question = self.session.reply(&request, question);
                     self.send(Channel::Stdin, question);
@@ -82,7 +82,7 @@ impl TestKernel {
             self.status(request, ExecutionState::Idle);
         }
         if !self.held.is_empty() {
-            self.actions.push_back(Action::Wait(LATE));
+            self.actions.push_back(Action::Wait(LATE_OUTPUT_DELAY));
             self.actions.extend(std::mem::take(&mut self.held));
         }
     }
@@ -132,11 +132,11 @@ impl TestKernel {
             "buffers" => self.show_buffer(request, number(first) as usize),
             "publish" => self.publish_any(request, first, second),
             "sleep" => self.actions.push_back(Action::Wait(Duration::from_millis(number(first)))),
-            "restart" => self.begin_anew(),
+            "restart" => self.restart(),
             "die" => self.actions.push_back(Action::Die),
             "drop" => self.actions.extend(first.parse().ok().map(Action::Drop)),
             "raise" => return Line::Failed(first.to_owned(), second.to_owned()),
-            "input" => return Line::Asked(rest.to_owned()),
+            "input" => return Line::NeedsInput(rest.to_owned()),
             _ => self.write(request, StreamName::Stdout, format!("{line}\n")),
         }
         Line::Done
@@ -148,7 +148,7 @@ impl TestKernel {
 
     fn show_buffer(&mut self, request: &Message, size: usize) {
         let message = self.session.message(
-            crate::header::Parent::of(&request.header),
+            crate::header::Parent::from_header(&request.header),
             DisplayData { data: MimeBundle::text("buffer"), ..DisplayData::default() },
         );
         self.send(Channel::IoPub, message.with_buffers(vec![Bytes::from(vec![7; size])]));
@@ -161,7 +161,7 @@ impl TestKernel {
         }
     }
 
-    fn begin_anew(&mut self) {
+    fn restart(&mut self) {
         self.session = Session::new("kernel");
         self.executions = 0;
         let starting = Status { execution_state: ExecutionState::Starting, ..Status::default() };

@@ -76,8 +76,8 @@ impl Address {
 }
 
 fn parse(text: &str) -> Result<Url, ServerError> {
-    let wrong = |why: String| ServerError::Address { why };
-    let needs = || wrong("must begin with http:// or https:// and a host".to_owned());
+    let invalid = |why: String| ServerError::Address { why };
+    let needs = || invalid("must begin with http:// or https:// and a host".to_owned());
     let mut url = Url::parse(text).map_err(|_| needs())?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(needs());
@@ -85,7 +85,7 @@ fn parse(text: &str) -> Result<Url, ServerError> {
     if !url.username().is_empty() || url.password().is_some() {
         // It would be shown in errors.
         let _ = (url.set_username(""), url.set_password(None));
-        return Err(wrong(
+        return Err(invalid(
             "must have neither user name nor password; a token is given on its own".to_owned(),
         ));
     }

@@ -4,8 +4,8 @@ use reqwest::{Method, Url};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::client::ServerClient;
 use super::error::ServerError;
-use super::server::Server;
 use crate::content::text_enum::text_enum;
 use crate::json::JsonMap;
 
@@ -106,7 +106,7 @@ impl SaveContents {
     }
 }
 
-impl Server {
+impl ServerClient {
     /// What is at a path, with its content if asked for. In which format it comes: text for text, unless another is named.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Server {
     /// # Cancellation
     /// When the future is dropped, it may be deleted or not. This can be called again, and finds nothing then if it is.
     pub async fn delete_contents(&self, path: &str) -> Result<(), ServerError> {
-        self.http().done(Method::DELETE, self.contents_url(path), None).await
+        self.http().no_content(Method::DELETE, self.contents_url(path), None).await
     }
 
     fn contents_url(&self, path: &str) -> Url {

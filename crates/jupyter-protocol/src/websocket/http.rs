@@ -10,8 +10,8 @@ use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::client::ServerOptions;
 use super::error::ServerError;
-use super::server::ServerOptions;
 use super::{Token, tls};
 use crate::client::Effect;
 
@@ -26,7 +26,7 @@ pub(super) struct Http {
 }
 
 /// How much of an error page is read, in bytes.
-const MAX_MESSAGE: usize = 4096;
+const MAX_ERROR_BODY: usize = 4096;
 
 impl Http {
     pub(super) fn new(token: &Token, options: &ServerOptions) -> Result<Self, ServerError> {
@@ -71,13 +71,12 @@ impl Http {
         body: Option<&Value>,
     ) -> Result<T, ServerError> {
         let body = self.send(method, url, body).await?;
-        serde_json::from_slice(&body).map_err(|error| ServerError::Malformed {
-            why: self.without_secrets(&error.to_string()),
-        })
+        serde_json::from_slice(&body)
+            .map_err(|error| ServerError::Malformed { why: self.redact(&error.to_string()) })
     }
 
     /// Sends a request. The answer does not matter.
-    pub(super) async fn done(
+    pub(super) async fn no_content(
         &self,
         method: Method,
         url: Url,
@@ -106,8 +105,8 @@ impl Http {
             return read(response, self.max_body, true).await;
         }
         let wait = retry_after(response.headers(), SystemTime::now());
-        let text = read(response, MAX_MESSAGE, false).await.unwrap_or_default();
-        Err(match self.refusal(status, &text) {
+        let text = read(response, MAX_ERROR_BODY, false).await.unwrap_or_default();
+        Err(match self.status_error(status, &text) {
             ServerError::Status { status, message, .. } => {
                 ServerError::Status { status, message, retry_after: wait }
             }
@@ -116,11 +115,11 @@ impl Http {
     }
 
     /// What a status other than success means.
-    pub(super) fn refusal(&self, status: StatusCode, body: &[u8]) -> ServerError {
-        let said = serde_json::from_slice::<Value>(body).ok();
-        let said = said.as_ref().and_then(|value| value.get("message")).and_then(Value::as_str);
-        let usual = status.canonical_reason().unwrap_or("no reason given");
-        let message = self.without_secrets(said.filter(|text| !text.is_empty()).unwrap_or(usual));
+    pub(super) fn status_error(&self, status: StatusCode, body: &[u8]) -> ServerError {
+        let text = serde_json::from_slice::<Value>(body).ok();
+        let text = text.as_ref().and_then(|value| value.get("message")).and_then(Value::as_str);
+        let default = status.canonical_reason().unwrap_or("no reason given");
+        let message = self.redact(text.filter(|text| !text.is_empty()).unwrap_or(default));
         match status.as_u16() {
             status @ (401 | 403) => ServerError::Unauthorized { status, message },
             404 => ServerError::NotFound { message },
@@ -128,26 +127,26 @@ impl Http {
         }
     }
 
-    fn without_secrets(&self, text: &str) -> String {
+    fn redact(&self, text: &str) -> String {
         let hide = |text: String, secret: &Token| text.replace(secret.expose(), "***");
         self.secrets.iter().fold(text.to_owned(), hide)
     }
 }
 
 /// The longest time that a server is believed to want.
-const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// How long a server asks to wait: a number of seconds, or a date. What is neither is as good as nothing.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let said = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = if said.bytes().all(|byte| byte.is_ascii_digit()) && !said.is_empty() {
-        said.parse().map_or(LONGEST_WAIT, Duration::from_secs)
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs)
     } else {
-        let date = SystemTime::from(DateTime::parse_from_rfc2822(said).ok()?);
+        let date = SystemTime::from(DateTime::parse_from_rfc2822(text).ok()?);
         // What is over need not be waited for.
         date.duration_since(now).unwrap_or_default()
     };
-    Some(wait.min(LONGEST_WAIT))
+    Some(wait.min(MAX_RETRY_AFTER))
 }
 
 /// Headers that belong to the protocol itself.
@@ -175,14 +174,14 @@ pub(super) fn headers(token: &Token, options: &ServerOptions) -> Result<HeaderMa
 }
 
 fn secret(value: &str, what: &str) -> Result<HeaderValue, ServerError> {
-    let wrong = |_| ServerError::Address { why: format!("{what} cannot be sent in a header") };
-    let mut value = HeaderValue::try_from(value).map_err(wrong)?;
+    let invalid = |_| ServerError::Address { why: format!("{what} cannot be sent in a header") };
+    let mut value = HeaderValue::try_from(value).map_err(invalid)?;
     value.set_sensitive(true);
     Ok(value)
 }
 
 /// Reads a body. One that is too long is an error, or cut.
-async fn read(mut response: Response, most: usize, whole: bool) -> Result<Vec<u8>, ServerError> {
+async fn read(mut response: Response, limit: usize, whole: bool) -> Result<Vec<u8>, ServerError> {
     let mut body = Vec::new();
     loop {
         let chunk = response.chunk().await.map_err(|error| ServerError::Unreachable {
@@ -190,11 +189,11 @@ async fn read(mut response: Response, most: usize, whole: bool) -> Result<Vec<u8
             effect: Effect::Unknown,
         })?;
         let Some(chunk) = chunk else { return Ok(body) };
-        if body.len() + chunk.len() > most {
+        if body.len() + chunk.len() > limit {
             if whole {
-                return Err(ServerError::TooLong { limit: most });
+                return Err(ServerError::TooLong { limit: limit });
             }
-            body.extend_from_slice(&chunk[..most - body.len()]);
+            body.extend_from_slice(&chunk[..limit - body.len()]);
             return Ok(body);
         }
         body.extend_from_slice(&chunk);
@@ -269,8 +268,8 @@ mod tests {
         let http = Http::new(&Token::new("hunter2"), &with("X-Key", "swordfish")).unwrap();
         let body = br#"{"message": "neither hunter2 nor swordfish is known"}"#;
         for status in [StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST] {
-            let said = http.refusal(status, body).to_string();
-            assert!(said.contains("neither *** nor *** is known"), "{said}");
+            let text = http.status_error(status, body).to_string();
+            assert!(text.contains("neither *** nor *** is known"), "{text}");
         }
     }
 

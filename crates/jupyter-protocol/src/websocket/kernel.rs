@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::client::ServerClient;
 use super::error::ServerError;
 use super::models::KernelModel;
-use super::server::Server;
 use super::{Options, ServerKernelSpec};
 use crate::client::{Client, ClientError};
 use crate::content::KernelInfoReply;
@@ -56,10 +56,10 @@ pub enum KernelError {
 /// [`shutdown`](Self::shutdown), or find it again by its [`id`](Self::id).
 ///
 /// ```no_run
-/// use jupyter_protocol::websocket::{Server, ServerKernel};
+/// use jupyter_protocol::websocket::{ServerClient, ServerKernel};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let server = Server::from_page("http://127.0.0.1:8888/lab?token=secret")?;
+/// let server = ServerClient::from_page("http://127.0.0.1:8888/lab?token=secret")?;
 /// let mut kernel = ServerKernel::start(&server, "python3").await?;
 /// let ran = kernel.client().execute("print('hello')").await?.collect().await;
 /// assert_eq!(ran.stdout, "hello\n");
@@ -70,7 +70,7 @@ pub enum KernelError {
 /// ```
 #[derive(Debug)]
 pub struct ServerKernel {
-    server: Server,
+    server: ServerClient,
     options: KernelOptions,
     model: KernelModel,
     client: Client,
@@ -84,8 +84,8 @@ impl ServerKernel {
     /// [`KernelError`]. What was started is ended then, as far as the server answers.
     ///
     /// # Cancellation
-    /// When the future is dropped, the server may have started the kernel, or still does: [`Server::kernels`] lists it then.
-    pub async fn start(server: &Server, name: &str) -> Result<Self, KernelError> {
+    /// When the future is dropped, the server may have started the kernel, or still does: [`ServerClient::kernels`] lists it then.
+    pub async fn start(server: &ServerClient, name: &str) -> Result<Self, KernelError> {
         Self::start_with(server, name, KernelOptions::default()).await
     }
 
@@ -97,7 +97,7 @@ impl ServerKernel {
     /// # Cancellation
     /// As [`ServerKernel::start`].
     pub async fn start_with(
-        server: &Server,
+        server: &ServerClient,
         name: &str,
         options: KernelOptions,
     ) -> Result<Self, KernelError> {
@@ -124,7 +124,7 @@ impl ServerKernel {
     ///
     /// # Cancellation
     /// Dropping the future changes nothing, and this can be called again.
-    pub async fn existing(server: &Server, id: &str) -> Result<Self, KernelError> {
+    pub async fn existing(server: &ServerClient, id: &str) -> Result<Self, KernelError> {
         Self::existing_with(server, id, KernelOptions::default()).await
     }
 
@@ -136,7 +136,7 @@ impl ServerKernel {
     /// # Cancellation
     /// As [`ServerKernel::existing`].
     pub async fn existing_with(
-        server: &Server,
+        server: &ServerClient,
         id: &str,
         options: KernelOptions,
     ) -> Result<Self, KernelError> {
@@ -144,7 +144,7 @@ impl ServerKernel {
     }
 
     async fn connect(
-        server: &Server,
+        server: &ServerClient,
         model: KernelModel,
         options: KernelOptions,
     ) -> Result<Self, KernelError> {
@@ -179,7 +179,7 @@ impl ServerKernel {
 
     /// The server that runs it.
     #[must_use]
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerClient {
         &self.server
     }
 
@@ -201,10 +201,10 @@ impl ServerKernel {
     /// Interrupts what it runs, whoever asked for it.
     ///
     /// # Errors
-    /// As [`Server::interrupt_kernel`].
+    /// As [`ServerClient::interrupt_kernel`].
     ///
     /// # Cancellation
-    /// As [`Server::interrupt_kernel`].
+    /// As [`ServerClient::interrupt_kernel`].
     pub async fn interrupt(&self) -> Result<(), ServerError> {
         self.server.interrupt_kernel(self.id()).await
     }

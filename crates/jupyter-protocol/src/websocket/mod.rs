@@ -1,10 +1,10 @@
 //! A client of kernels that a Jupyter Server runs: REST to manage them, a WebSocket to talk to them.
 //!
 //! ```no_run
-//! use jupyter_protocol::websocket::{Server, ServerKernel, Token};
+//! use jupyter_protocol::websocket::{ServerClient, ServerKernel, Token};
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//! let server = Server::new("http://127.0.0.1:8888/", Token::new("secret"))?;
+//! let server = ServerClient::new("http://127.0.0.1:8888/", Token::new("secret"))?;
 //! let kernel = ServerKernel::start(&server, "python3").await?;
 //! let ran = kernel.client().execute("6 * 7").await?.collect().await;
 //! assert_eq!(ran.value().as_deref(), Some("42"));
@@ -20,13 +20,13 @@
 //! [`Loss::RateLimited`](crate::execution::Loss::RateLimited).
 
 mod address;
+mod client;
 mod contents;
 mod error;
 mod http;
 mod kernel;
 mod models;
-mod quick;
-mod server;
+mod quickack;
 mod socket;
 mod task;
 mod tls;
@@ -36,11 +36,11 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+pub use client::{ServerClient, ServerOptions};
 pub use contents::{ContentFormat, ContentKind, Contents, SaveContents};
 pub use error::ServerError;
 pub use kernel::{KernelError, KernelOptions, ServerKernel};
 pub use models::{KernelModel, ServerKernelSpec, ServerKernelSpecs, SessionModel};
-pub use server::{Server, ServerOptions};
 
 use crate::client::ClientOptions;
 

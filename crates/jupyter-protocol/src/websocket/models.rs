@@ -33,7 +33,7 @@ pub struct KernelModel {
 pub struct SessionModel {
     /// Its id. Not that of a [`Session`](crate::Session), which a client makes.
     pub id: String,
-    /// Where it is: for a notebook the path of its file, as for [`Server::contents`](super::Server::contents).
+    /// Where it is: for a notebook the path of its file, as for [`ServerClient::contents`](super::ServerClient::contents).
     pub path: String,
     /// What it is called.
     pub name: String,

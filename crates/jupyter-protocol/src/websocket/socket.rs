@@ -15,9 +15,9 @@ use tokio_tungstenite::tungstenite::error::{ProtocolError, SubProtocolError};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
+use super::client::ServerClient;
 use super::http;
-use super::quick::QuickStream;
-use super::server::Server;
+use super::quickack::QuickAckStream;
 use super::tls;
 use crate::channel::Channel;
 use crate::framing::{FramingError, V1_SUBPROTOCOL, v0, v1};
@@ -28,15 +28,15 @@ use crate::raw::RawMessage;
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A connection, and the form that messages have on it.
+/// A connection, and the framing that messages have on it.
 pub(super) struct Socket {
     pub(super) stream: WebSocketStream<Box<dyn Io>>,
-    pub(super) form: Form,
+    pub(super) framing: FramingVersion,
 }
 
-/// The form that messages have.
+/// The framing that messages have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Form {
+pub(super) enum FramingVersion {
     V0,
     V1,
 }
@@ -45,56 +45,61 @@ pub(super) enum Form {
 #[derive(Debug)]
 pub(super) enum ConnectError {
     /// It may work later.
-    Later(String),
+    Retryable(String),
     /// The server says no.
     Refused(String),
 }
 
-/// More than the message itself: the table of offsets, and the envelope of the older form.
-const FRAMING: usize = 1024 * 1024;
+/// More than the message itself: the table of offsets, and the envelope of the older framing.
+const FRAMING_OVERHEAD: usize = 1024 * 1024;
 
-/// Connects to a kernel. An old server does not know the newer form, and is asked again without it.
+/// Connects to a kernel. An old server does not know the newer framing, and is asked again without it.
 pub(super) async fn connect(
-    server: &Server,
+    server: &ServerClient,
     kernel_id: &str,
     session_id: &str,
     limits: &Limits,
 ) -> Result<Socket, ConnectError> {
     let url = server.address().channels(kernel_id, session_id);
-    let connected = match attempt(server, &url, Form::V1, limits).await {
+    let connected = match attempt(server, &url, FramingVersion::V1, limits).await {
         Err(Error::Protocol(ProtocolError::SecWebSocketSubProtocolError(
             SubProtocolError::NoSubProtocol,
-        ))) => attempt(server, &url, Form::V0, limits).await,
+        ))) => attempt(server, &url, FramingVersion::V0, limits).await,
         other => other,
     };
-    connected.map_err(|error| told(server, error))
+    connected.map_err(|error| map_error(server, error))
 }
 
-async fn attempt(server: &Server, url: &Url, form: Form, limits: &Limits) -> Result<Socket, Error> {
+async fn attempt(
+    server: &ServerClient,
+    url: &Url,
+    framing: FramingVersion,
+    limits: &Limits,
+) -> Result<Socket, Error> {
     let mut request = url.as_str().into_client_request()?;
     let headers = request.headers_mut();
     let own = http::headers(server.token(), server.options());
     headers.extend(own.map_err(|error| io_error(error.to_string()))?);
-    if form == Form::V1 {
+    if framing == FramingVersion::V1 {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(V1_SUBPROTOCOL));
     }
-    let most = limits.message.saturating_add(FRAMING);
+    let limit = limits.message.saturating_add(FRAMING_OVERHEAD);
     let config = WebSocketConfig::default()
         .write_buffer_size(0)
-        .max_message_size(Some(most))
-        .max_frame_size(Some(most));
+        .max_message_size(Some(limit))
+        .max_frame_size(Some(limit));
     let stream = open(server, url).await?;
     let connecting = tokio_tungstenite::client_async_with_config(request, stream, Some(config));
     let (stream, _) = connecting.await?;
-    Ok(Socket { stream, form })
+    Ok(Socket { stream, framing })
 }
 
 /// Opens the connection below the WebSocket.
-async fn open(server: &Server, url: &Url) -> Result<Box<dyn Io>, Error> {
+async fn open(server: &ServerClient, url: &Url) -> Result<Box<dyn Io>, Error> {
     let host = url.host_str().unwrap_or_default();
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let port = url.port_or_known_default().unwrap_or(80);
-    let stream = QuickStream::new(TcpStream::connect((bare, port)).await?)?;
+    let stream = QuickAckStream::new(TcpStream::connect((bare, port)).await?)?;
     if url.scheme() != "wss" {
         return Ok(Box::new(stream));
     }
@@ -110,20 +115,20 @@ fn io_error(why: String) -> Error {
 }
 
 /// A status between 400 and 499 will be the same the next time; anything else may pass.
-fn told(server: &Server, error: Error) -> ConnectError {
+fn map_error(server: &ServerClient, error: Error) -> ConnectError {
     match error {
         Error::Http(response) => {
             let status = response.status();
             let body = response.body().as_deref().unwrap_or_default();
-            let why = server.http().refusal(status, body).to_string();
+            let why = server.http().status_error(status, body).to_string();
             let passes = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
-            if passes { ConnectError::Later(why) } else { ConnectError::Refused(why) }
+            if passes { ConnectError::Retryable(why) } else { ConnectError::Refused(why) }
         }
-        other => ConnectError::Later(other.to_string()),
+        other => ConnectError::Retryable(other.to_string()),
     }
 }
 
-impl Form {
+impl FramingVersion {
     /// Writes a message.
     pub(super) fn encode(
         self,

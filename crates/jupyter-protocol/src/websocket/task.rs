@@ -9,55 +9,56 @@ use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::Options;
+use super::client::ServerClient;
 use super::error::ServerError;
-use super::server::Server;
-use super::socket::{self, ConnectError, Form, Socket};
+use super::socket::{self, ConnectError, FramingVersion, Socket};
 use crate::channel::Channel;
-use crate::client::hub::Hub;
-use crate::client::{Client, ClientError, CloseReason, Effect, Pulse, Transport};
+use crate::client::dispatcher::Dispatcher;
+use crate::client::{Client, ClientError, CloseReason, Effect, Heartbeat, Transport};
 use crate::content::Content;
 use crate::execution::Loss;
 use crate::raw::RawMessage;
 
 /// Messages that wait to be sent, before callers wait too.
-const WAITING: usize = 64;
+const OUTBOX_CAPACITY: usize = 64;
 
 /// The first pause between two tries to connect. Each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
 
 /// The longest pause between two tries to connect.
-const LAST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 /// A connection that broke sooner than this is not taken as one that worked.
-const SETTLED: Duration = Duration::from_secs(5);
+const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// How often a server is asked whether a kernel is still there that somebody waits for. To whoever is connected to a kernel
 /// it says nothing of its being deleted, and keeps the connection.
-const LOOK: Duration = Duration::from_secs(2);
+const DELETION_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What a server writes to standard error of an execution whose output it drops begins with this.
-const NOTICES: [&str; 2] = ["IOPub message rate exceeded", "IOPub data rate exceeded"];
+const RATE_LIMIT_NOTICES: [&str; 2] = ["IOPub message rate exceeded", "IOPub data rate exceeded"];
 
 /// Connects to a kernel of a server.
 pub(super) async fn connect(
-    server: Server,
+    server: ServerClient,
     kernel_id: &str,
     options: Options,
 ) -> Result<Client, ClientError> {
-    let hub = Arc::new(Hub::new(Arc::clone(&options.client.session), options.client.limits));
-    let (outbox, outgoing) = mpsc::channel(WAITING);
-    let (tell, mut connected) = watch::channel(false);
+    let dispatcher =
+        Arc::new(Dispatcher::new(Arc::clone(&options.client.session), options.client.limits));
+    let (outbox, outgoing) = mpsc::channel(OUTBOX_CAPACITY);
+    let (connected_sender, mut connected) = watch::channel(false);
     let (want_stdin, _) = watch::channel(false);
     let task = SocketTask {
         server,
         kernel_id: kernel_id.to_owned(),
-        hub: Arc::clone(&hub),
+        dispatcher: Arc::clone(&dispatcher),
         options: options.clone(),
         outgoing,
-        connected: tell,
+        connected: connected_sender,
     };
     let mut tasks = JoinSet::new();
-    let closing = Arc::clone(&hub);
+    let closing = Arc::clone(&dispatcher);
     tasks.spawn(async move {
         tokio::select! {
             () = task.run() => {}
@@ -65,11 +66,11 @@ pub(super) async fn connect(
         }
     });
     let transport = Transport {
-        hub,
+        dispatcher,
         outboxes: Channel::MESSAGES.map(|_| outbox.clone()),
         want_stdin,
         stdin_connected: connected.clone(),
-        pulse: watch::channel(Pulse::default()).1,
+        heartbeat: watch::channel(Heartbeat::default()).1,
         tasks,
     };
     let client = Client::new(transport, options.client);
@@ -82,9 +83,9 @@ pub(super) async fn connect(
 }
 
 struct SocketTask {
-    server: Server,
+    server: ServerClient,
     kernel_id: String,
-    hub: Arc<Hub>,
+    dispatcher: Arc<Dispatcher>,
     options: Options,
     outgoing: mpsc::Receiver<(Channel, RawMessage)>,
     /// Tells whether it is connected.
@@ -92,7 +93,7 @@ struct SocketTask {
 }
 
 /// How a connection ended.
-enum Ended {
+enum ConnectionEnd {
     /// It broke.
     Lost(String),
     /// The other side sent more than is allowed.
@@ -108,34 +109,34 @@ impl SocketTask {
     async fn run(mut self) {
         let mut within = self.options.client.connect_timeout;
         let mut again = false;
-        let mut pause = FIRST_PAUSE;
+        let mut pause = INITIAL_BACKOFF;
         loop {
             let socket = match self.connect(within, &mut pause).await {
                 Ok(socket) => socket,
-                Err(reason) => return self.hub.close(&reason),
+                Err(reason) => return self.dispatcher.close(&reason),
             };
             let since = Instant::now();
             let fences = self.announce(again);
             let ended = self.serve(socket, fences).await;
             self.connected.send_replace(false);
             // What comes of a kernel that is gone is lost with it, and not on the way.
-            if !matches!(ended, Ended::Deleted) {
-                Channel::MESSAGES.iter().for_each(|channel| self.hub.disconnected(*channel));
+            if !matches!(ended, ConnectionEnd::Deleted) {
+                Channel::MESSAGES.iter().for_each(|channel| self.dispatcher.disconnected(*channel));
             }
             match ended {
-                Ended::Closed => return,
-                Ended::Deleted => return self.hub.close_with_kernel(),
-                Ended::Violation(why) => {
+                ConnectionEnd::Closed => return,
+                ConnectionEnd::Deleted => return self.dispatcher.close_with_kernel(),
+                ConnectionEnd::Violation(why) => {
                     let channel = Channel::IoPub;
-                    return self.hub.close(&CloseReason::Violation { channel, why });
+                    return self.dispatcher.close(&CloseReason::Violation { channel, why });
                 }
-                Ended::Lost(why) if self.options.client.reconnect_timeout.is_zero() => {
-                    return self.hub.close(&unreachable(Duration::ZERO, why));
+                ConnectionEnd::Lost(why) if self.options.client.reconnect_timeout.is_zero() => {
+                    return self.dispatcher.close(&unreachable(Duration::ZERO, why));
                 }
-                Ended::Lost(_) => {}
+                ConnectionEnd::Lost(_) => {}
             }
-            if since.elapsed() >= SETTLED {
-                pause = FIRST_PAUSE;
+            if since.elapsed() >= STABLE_AFTER {
+                pause = INITIAL_BACKOFF;
             } else {
                 tokio::time::sleep(pause).await;
             }
@@ -148,7 +149,7 @@ impl SocketTask {
     fn announce(&self, again: bool) -> Vec<(Channel, RawMessage)> {
         let mut fences = Vec::new();
         for channel in Channel::MESSAGES {
-            let own = self.hub.connected(channel, again);
+            let own = self.dispatcher.connected(channel, again);
             fences.extend(own.into_iter().map(|fence| (channel, fence)));
         }
         self.connected.send_replace(true);
@@ -160,15 +161,15 @@ impl SocketTask {
         let mut why = "it took too long".to_owned();
         let trying = async {
             loop {
-                let session = self.hub.session.id();
+                let session = self.dispatcher.session.id();
                 let limits = &self.options.client.limits;
                 match socket::connect(&self.server, &self.kernel_id, session, limits).await {
                     Ok(socket) => return Ok(socket),
                     Err(ConnectError::Refused(why)) => return Err(CloseReason::Refused(why)),
-                    Err(ConnectError::Later(reason)) => why = reason,
+                    Err(ConnectError::Retryable(reason)) => why = reason,
                 }
                 tokio::time::sleep(*pause).await;
-                *pause = (*pause * 2).min(LAST_PAUSE);
+                *pause = (*pause * 2).min(MAX_BACKOFF);
             }
         };
         match tokio::time::timeout(within, trying).await {
@@ -178,15 +179,15 @@ impl SocketTask {
     }
 
     /// Moves messages both ways until the connection ends.
-    async fn serve(&mut self, socket: Socket, fences: Vec<(Channel, RawMessage)>) -> Ended {
-        let form = socket.form;
+    async fn serve(&mut self, socket: Socket, fences: Vec<(Channel, RawMessage)>) -> ConnectionEnd {
+        let framing = socket.framing;
         let (mut sink, mut stream) = socket.stream.split();
         let (ping, mut pings) = mpsc::channel::<()>(1);
-        let (hub, outgoing) = (&self.hub, &mut self.outgoing);
+        let (dispatcher, outgoing) = (&self.dispatcher, &mut self.outgoing);
         let send = async {
             let sent = |(channel, message): (Channel, RawMessage)| {
-                hub.sending(&message);
-                form.encode(channel, &message)
+                dispatcher.sending(&message);
+                framing.encode(channel, &message)
             };
             for fence in fences {
                 if let Ok(message) = sent(fence) {
@@ -211,23 +212,23 @@ impl SocketTask {
                 }
             }
         };
-        let receive = receive(hub, form, &mut stream, &ping, &self.options);
+        let receive = receive(dispatcher, framing, &mut stream, &ping, &self.options);
         tokio::select! {
             ended = receive => ended,
-            () = deleted(&self.server, &self.kernel_id, hub) => Ended::Deleted,
+            () = wait_until_deleted(&self.server, &self.kernel_id, dispatcher) => ConnectionEnd::Deleted,
             sent = send => match sent {
-                Ok(()) => Ended::Closed,
-                Err(error) => ended(&error),
+                Ok(()) => ConnectionEnd::Closed,
+                Err(error) => classify(&error),
             },
         }
     }
 }
 
 /// Waits until somebody waits for a kernel that the server does not have any more.
-async fn deleted(server: &Server, kernel_id: &str, hub: &Hub) {
+async fn wait_until_deleted(server: &ServerClient, kernel_id: &str, dispatcher: &Dispatcher) {
     loop {
-        tokio::time::sleep(LOOK).await;
-        if hub.is_awaited()
+        tokio::time::sleep(DELETION_POLL_INTERVAL).await;
+        if dispatcher.has_pending()
             && matches!(server.kernel(kernel_id).await, Err(ServerError::NotFound { .. }))
         {
             return;
@@ -237,12 +238,12 @@ async fn deleted(server: &Server, kernel_id: &str, hub: &Hub) {
 
 /// Receives until the connection ends. Pings when nothing comes.
 async fn receive<S>(
-    hub: &Hub,
-    form: Form,
+    dispatcher: &Dispatcher,
+    framing: FramingVersion,
     stream: &mut S,
     ping: &mpsc::Sender<()>,
     options: &Options,
-) -> Ended
+) -> ConnectionEnd
 where
     S: futures_util::Stream<Item = Result<Message, Error>> + Unpin,
 {
@@ -250,7 +251,9 @@ where
     loop {
         let next = match tokio::time::timeout(options.ping, stream.next()).await {
             Ok(next) => next,
-            Err(_) if silent => return Ended::Lost("the server does not answer".to_owned()),
+            Err(_) if silent => {
+                return ConnectionEnd::Lost("the server does not answer".to_owned());
+            }
             Err(_) => {
                 silent = true;
                 // If one waits to be sent already, that is the one.
@@ -261,12 +264,12 @@ where
         silent = false;
         match next {
             None | Some(Ok(Message::Close(_))) => {
-                return Ended::Lost("the server closed it".to_owned());
+                return ConnectionEnd::Lost("the server closed it".to_owned());
             }
-            Some(Err(error)) => return ended(&error),
-            Some(Ok(message)) => match form.decode(message, &options.client.limits) {
-                Some(Ok((channel, message))) => deliver(hub, channel, message),
-                Some(Err(_)) => hub.reject(),
+            Some(Err(error)) => return classify(&error),
+            Some(Ok(message)) => match framing.decode(message, &options.client.limits) {
+                Some(Ok((channel, message))) => deliver(dispatcher, channel, message),
+                Some(Err(_)) => dispatcher.reject(),
                 None => {}
             },
         }
@@ -275,33 +278,35 @@ where
     }
 }
 
-/// Gives a message to the hub, unless it is the server's word that it drops output.
-fn deliver(hub: &Hub, channel: Channel, message: RawMessage) {
-    if is_rate_notice(hub, channel, &message) {
-        hub.lost(Loss::RateLimited, message.parent().msg_id());
+/// Gives a message to the dispatcher, unless it is the server's word that it drops output.
+fn deliver(dispatcher: &Dispatcher, channel: Channel, message: RawMessage) {
+    if is_rate_notice(dispatcher, channel, &message) {
+        dispatcher.record_loss(Loss::RateLimited, message.parent().msg_id());
     } else {
-        hub.deliver(channel, message);
+        dispatcher.deliver(channel, message);
     }
 }
 
 /// The server writes its notice in our own session, which no kernel does.
-fn is_rate_notice(hub: &Hub, channel: Channel, message: &RawMessage) -> bool {
+fn is_rate_notice(dispatcher: &Dispatcher, channel: Channel, message: &RawMessage) -> bool {
     if channel != Channel::IoPub
         || message.msg_type() != "stream"
-        || message.header().session != hub.session.id()
+        || message.header().session != dispatcher.session.id()
     {
         return false;
     }
-    match message.parse_content(&hub.limits) {
-        Content::Stream(stream) => NOTICES.iter().any(|notice| stream.text.starts_with(notice)),
+    match message.parse_content(&dispatcher.limits) {
+        Content::Stream(stream) => {
+            RATE_LIMIT_NOTICES.iter().any(|notice| stream.text.starts_with(notice))
+        }
         _ => false,
     }
 }
 
-fn ended(error: &Error) -> Ended {
+fn classify(error: &Error) -> ConnectionEnd {
     match error {
-        Error::Capacity(capacity) => Ended::Violation(capacity.to_string()),
-        other => Ended::Lost(other.to_string()),
+        Error::Capacity(capacity) => ConnectionEnd::Violation(capacity.to_string()),
+        other => ConnectionEnd::Lost(other.to_string()),
     }
 }
 

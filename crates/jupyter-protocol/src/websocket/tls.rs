@@ -11,16 +11,16 @@ use super::error::ServerError;
 
 /// What REST and WebSockets use. `roots` are further certificates to trust, in PEM.
 pub(super) fn configuration(roots: &[u8]) -> Result<Arc<ClientConfig>, ServerError> {
-    let wrong = |why: String| ServerError::Tls { why };
+    let tls_error = |why: String| ServerError::Tls { why };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(roots)
         .collect::<Result<_, _>>()
-        .map_err(|error| wrong(format!("the further certificates: {error}")))?;
+        .map_err(|error| tls_error(format!("the further certificates: {error}")))?;
     let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider))
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| tls_error(error.to_string()))?;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| tls_error(error.to_string()))?;
     let dangerous = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
     Ok(Arc::new(dangerous.with_no_client_auth()))
 }

@@ -8,36 +8,36 @@ use zeromq::{DealerRecvHalf, DealerSendHalf, SubSocket, ZmqMessage};
 use zeromq::{SocketRecv, SocketSend as _};
 
 use super::dial::Dialer;
-use super::link::{Ending, Link, LinkError, Socket};
-use super::private::PrivateFolder;
-use super::pump::Stopped;
+use super::ipc_dir::IpcDir;
+use super::link::{EndDetector, Link, LinkError, Socket};
+use super::pump::StopReason;
 use crate::channel::Channel;
-use crate::client::hub::Hub;
+use crate::client::dispatcher::Dispatcher;
 use crate::client::{ClientOptions, CloseReason};
 use crate::codec::Codec;
 use crate::raw::RawMessage;
 
 /// The first pause between two tries to connect. Each further one is longer by a twentieth, so that a kernel that starts
 /// is found within a twentieth of the time that it has taken so far.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(2);
 
 /// The longest pause between two tries to connect.
-const LAST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
 /// Replies wait in the kernel for as long as it takes, so little is taken ahead of time, in bytes.
-const SMALL_SPOOL: usize = 1024 * 1024;
+const MIN_SPOOL_SIZE: usize = 1024 * 1024;
 
 /// A connection that broke sooner than this is not taken as one that worked.
-const SETTLED: Duration = Duration::from_secs(1);
+const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Everything that a channel needs.
 pub(super) struct ChannelTask {
     pub(super) channel: Channel,
-    pub(super) hub: Arc<Hub>,
+    pub(super) dispatcher: Arc<Dispatcher>,
     /// What the kernel sends replies to. The same for all channels, and after every reconnection.
     pub(super) identity: Arc<str>,
     pub(super) dialer: Arc<dyn Dialer>,
-    pub(super) folder: Arc<PrivateFolder>,
+    pub(super) folder: Arc<IpcDir>,
     pub(super) options: ClientOptions,
     pub(super) codec: Codec,
     pub(super) outgoing: mpsc::Receiver<(Channel, RawMessage)>,
@@ -46,9 +46,9 @@ pub(super) struct ChannelTask {
 }
 
 /// How a connection ended.
-enum Ended {
+enum ConnectionEnd {
     /// It broke.
-    Lost(Stopped),
+    Lost(StopReason),
     /// The client is gone.
     Closed,
 }
@@ -56,42 +56,48 @@ enum Ended {
 impl ChannelTask {
     /// Runs until the client is gone, or there is no way to connect any more.
     pub(super) async fn run(mut self) {
-        let mut within = self.patience(self.options.connect_timeout);
+        let mut within = self.timeout_for_channel(self.options.connect_timeout);
         let mut again = false;
-        let mut pauses = Pauses::default();
+        let mut backoff = Backoff::default();
         loop {
-            let link = match self.connect(within, &mut pauses).await {
+            let link = match self.connect(within, &mut backoff).await {
                 Ok(link) => link,
-                Err(reason) => return self.hub.close(&reason),
+                Err(reason) => return self.dispatcher.close(&reason),
             };
             let since = Instant::now();
-            let fences = self.hub.connected(self.channel, again);
+            let fences = self.dispatcher.connected(self.channel, again);
             self.connected.send_replace(true);
             let ended = self.serve(link, fences).await;
             self.connected.send_replace(false);
-            self.hub.disconnected(self.channel);
+            self.dispatcher.disconnected(self.channel);
             match ended {
-                Ended::Closed => return,
-                Ended::Lost(Stopped::Violation(violation)) => {
+                ConnectionEnd::Closed => return,
+                ConnectionEnd::Lost(StopReason::Violation(violation)) => {
                     let why = violation.to_string();
-                    return self.hub.close(&CloseReason::Violation { channel: self.channel, why });
+                    return self
+                        .dispatcher
+                        .close(&CloseReason::Violation { channel: self.channel, why });
                 }
-                Ended::Lost(stopped) if self.patience(self.options.reconnect_timeout).is_zero() => {
-                    return self.hub.close(&self.unreachable(Duration::ZERO, stopped.to_string()));
+                ConnectionEnd::Lost(stopped)
+                    if self.timeout_for_channel(self.options.reconnect_timeout).is_zero() =>
+                {
+                    return self
+                        .dispatcher
+                        .close(&self.unreachable(Duration::ZERO, stopped.to_string()));
                 }
-                Ended::Lost(_) => {}
+                ConnectionEnd::Lost(_) => {}
             }
-            if since.elapsed() >= SETTLED {
-                pauses = Pauses::default();
+            if since.elapsed() >= STABLE_AFTER {
+                backoff = Backoff::default();
             }
-            tokio::time::sleep(pauses.next()).await;
-            within = self.patience(self.options.reconnect_timeout);
+            tokio::time::sleep(backoff.next()).await;
+            within = self.timeout_for_channel(self.options.reconnect_timeout);
             again = true;
         }
     }
 
     /// Tries until it is connected, or the time is over.
-    async fn connect(&self, within: Duration, pauses: &mut Pauses) -> Result<Link, CloseReason> {
+    async fn connect(&self, within: Duration, backoff: &mut Backoff) -> Result<Link, CloseReason> {
         let mut why = "the handshake took too long".to_owned();
         let trying = async {
             loop {
@@ -101,10 +107,10 @@ impl ChannelTask {
                     .await
                 {
                     Ok(link) => return Ok(link),
-                    Err(LinkError::Never(violation)) => return Err(violation),
+                    Err(LinkError::Permanent(violation)) => return Err(violation),
                     Err(error) => why = error.to_string(),
                 }
-                tokio::time::sleep(pauses.next()).await;
+                tokio::time::sleep(backoff.next()).await;
             }
         };
         let channel = self.channel;
@@ -118,15 +124,15 @@ impl ChannelTask {
     }
 
     /// Some kernels listen on stdin late or never. Nobody may miss it, so there is no end to trying.
-    fn patience(&self, usual: Duration) -> Duration {
-        if self.channel == Channel::Stdin { Duration::MAX } else { usual }
+    fn timeout_for_channel(&self, default: Duration) -> Duration {
+        if self.channel == Channel::Stdin { Duration::MAX } else { default }
     }
 
     /// How many bytes are taken from the kernel ahead of time.
     fn spool(&self) -> usize {
         match self.channel {
-            Channel::IoPub => self.options.buffered.max(SMALL_SPOOL),
-            _ => SMALL_SPOOL,
+            Channel::IoPub => self.options.buffered.max(MIN_SPOOL_SIZE),
+            _ => MIN_SPOOL_SIZE,
         }
     }
 
@@ -135,22 +141,30 @@ impl ChannelTask {
     }
 
     /// Moves messages both ways until the connection ends.
-    async fn serve(&mut self, link: Link, fences: Vec<RawMessage>) -> Ended {
-        let (socket, mut ending) = link.split();
+    async fn serve(&mut self, link: Link, fences: Vec<RawMessage>) -> ConnectionEnd {
+        let (socket, mut end_detector) = link.split();
         let finished = match socket {
-            Socket::Sub(socket) => self.receive_published(socket, &mut ending).await,
+            Socket::Sub(socket) => self.receive_published(socket, &mut end_detector).await,
             Socket::Dealer(sender, receiver) => {
-                self.exchange(sender, receiver, &mut ending, fences).await
+                self.exchange(sender, receiver, &mut end_detector, fences).await
             }
             Socket::Req(_) => true,
         };
-        if finished { Ended::Closed } else { Ended::Lost(ending.why().await) }
+        if finished {
+            ConnectionEnd::Closed
+        } else {
+            ConnectionEnd::Lost(end_detector.reason().await)
+        }
     }
 
     /// Whether it ended because the client is gone.
-    async fn receive_published(&mut self, mut socket: SubSocket, ending: &mut Ending) -> bool {
-        let (hub, codec) = (&self.hub, &mut self.codec);
-        let receive = receive(hub, codec, self.channel, &mut socket, ending);
+    async fn receive_published(
+        &mut self,
+        mut socket: SubSocket,
+        end_detector: &mut EndDetector,
+    ) -> bool {
+        let (dispatcher, codec) = (&self.dispatcher, &mut self.codec);
+        let receive = receive(dispatcher, codec, self.channel, &mut socket, end_detector);
         let gone = async { while self.outgoing.recv().await.is_some() {} };
         tokio::select! {
             () = receive => false,
@@ -163,14 +177,14 @@ impl ChannelTask {
         &mut self,
         mut sender: DealerSendHalf,
         mut receiver: DealerRecvHalf,
-        ending: &mut Ending,
+        end_detector: &mut EndDetector,
         fences: Vec<RawMessage>,
     ) -> bool {
         // Signing needs the codec as it is now, and receiving alters it.
         let signing = self.codec.clone();
-        let (hub, codec) = (&self.hub, &mut self.codec);
-        let receive = receive(hub, codec, self.channel, &mut receiver, ending);
-        let send = send(hub, &signing, &mut sender, fences, &mut self.outgoing);
+        let (dispatcher, codec) = (&self.dispatcher, &mut self.codec);
+        let receive = receive(dispatcher, codec, self.channel, &mut receiver, end_detector);
+        let send = send(dispatcher, &signing, &mut sender, fences, &mut self.outgoing);
         tokio::select! {
             () = receive => false,
             gone = send => gone,
@@ -180,16 +194,16 @@ impl ChannelTask {
 
 /// Receives until the connection ends.
 async fn receive<R: SocketRecv>(
-    hub: &Hub,
+    dispatcher: &Dispatcher,
     codec: &mut Codec,
     channel: Channel,
     socket: &mut R,
-    ending: &mut Ending,
+    end_detector: &mut EndDetector,
 ) {
-    while let Some(frames) = ending.receive(socket).await {
+    while let Some(frames) = end_detector.receive(socket).await {
         match codec.decode(frames) {
-            Ok(message) => hub.deliver(channel, message),
-            Err(_) => hub.reject(),
+            Ok(message) => dispatcher.deliver(channel, message),
+            Err(_) => dispatcher.reject(),
         }
         // A flood must not keep others from running.
         tokio::task::consume_budget().await;
@@ -198,7 +212,7 @@ async fn receive<R: SocketRecv>(
 
 /// Sends until the client is gone. If the connection is lost, waits to be dropped.
 async fn send(
-    hub: &Hub,
+    dispatcher: &Dispatcher,
     codec: &Codec,
     socket: &mut DealerSendHalf,
     fences: Vec<RawMessage>,
@@ -210,7 +224,7 @@ async fn send(
         }
     }
     while let Some((_, message)) = outgoing.recv().await {
-        hub.sending(&message);
+        dispatcher.sending(&message);
         if send_one(codec, socket, &message).await.is_err() {
             return std::future::pending().await;
         }
@@ -219,31 +233,31 @@ async fn send(
 }
 
 /// The library could not take it.
-struct NotTaken;
+struct SendFailed;
 
 async fn send_one(
     codec: &Codec,
     socket: &mut DealerSendHalf,
     message: &RawMessage,
-) -> Result<(), NotTaken> {
-    let frames = ZmqMessage::try_from(codec.encode(message)).map_err(|_| NotTaken)?;
-    socket.send(frames).await.map_err(|_| NotTaken)
+) -> Result<(), SendFailed> {
+    let frames = ZmqMessage::try_from(codec.encode(message)).map_err(|_| SendFailed)?;
+    socket.send(frames).await.map_err(|_| SendFailed)
 }
 
-/// Pauses that grow.
+/// Backoff that grow.
 #[derive(Debug)]
-struct Pauses(Duration);
+struct Backoff(Duration);
 
-impl Default for Pauses {
+impl Default for Backoff {
     fn default() -> Self {
-        Self(FIRST_PAUSE)
+        Self(INITIAL_BACKOFF)
     }
 }
 
-impl Pauses {
+impl Backoff {
     fn next(&mut self) -> Duration {
         let pause = self.0;
-        self.0 = (pause * 21 / 20).min(LAST_PAUSE);
+        self.0 = (pause * 21 / 20).min(MAX_BACKOFF);
         pause
     }
 }
@@ -255,13 +269,13 @@ mod tests {
     /// What was made ready while this side paused is noticed late by little, measured by how long it took.
     #[test]
     fn a_pause_is_a_small_part_of_the_time_before_it() {
-        let (mut pauses, mut before) = (Pauses::default(), Duration::ZERO);
+        let (mut backoff, mut before) = (Backoff::default(), Duration::ZERO);
         for _ in 0..1000 {
-            let pause = pauses.next();
-            assert!(pause <= FIRST_PAUSE + before / 20, "{pause:?} after {before:?}");
-            assert!(pause <= LAST_PAUSE, "{pause:?}");
+            let pause = backoff.next();
+            assert!(pause <= INITIAL_BACKOFF + before / 20, "{pause:?} after {before:?}");
+            assert!(pause <= MAX_BACKOFF, "{pause:?}");
             before += pause;
         }
-        assert_eq!(pauses.next(), LAST_PAUSE);
+        assert_eq!(backoff.next(), MAX_BACKOFF);
     }
 }

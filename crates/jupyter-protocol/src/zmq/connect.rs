@@ -9,17 +9,17 @@ use super::Options;
 use super::channel::ChannelTask;
 use super::dial::{Dialer, Endpoints};
 use super::heartbeat::beat;
-use super::private::PrivateFolder;
+use super::ipc_dir::IpcDir;
 use crate::channel::Channel;
-use crate::client::hub::Hub;
-use crate::client::{Client, ClientError, Effect, Pulse, Transport};
+use crate::client::dispatcher::Dispatcher;
+use crate::client::{Client, ClientError, Effect, Heartbeat, Transport};
 use crate::codec::Codec;
 use crate::connection::ConnectionInfo;
 use crate::session::random_hex;
 use crate::signature::Signer;
 
 /// Messages that wait to be sent on one channel, before callers wait too.
-const WAITING: usize = 64;
+const OUTBOX_CAPACITY: usize = 64;
 
 /// Connects to a kernel that is running or just starting.
 ///
@@ -62,12 +62,12 @@ pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, 
         let what = "connections that are encrypted with CURVE; use Unix sockets".to_owned();
         return Err(ClientError::Unsupported(what));
     }
-    let folder = PrivateFolder::new().map(Arc::new).map_err(|error| ClientError::Local {
+    let folder = IpcDir::new().map(Arc::new).map_err(|error| ClientError::Local {
         what: "making a private folder for sockets",
         why: error.to_string(),
     })?;
     let dialer: Arc<dyn Dialer> =
-        options.dialer.clone().unwrap_or_else(|| Arc::new(Endpoints::of(info)));
+        options.dialer.clone().unwrap_or_else(|| Arc::new(Endpoints::from_connection_info(info)));
     let (client, mut connected) = start(info, &options, &dialer, &folder);
     let all = async {
         for connected in &mut connected {
@@ -77,7 +77,7 @@ pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, 
     };
     tokio::select! {
         () = all => {}
-        () = client.hub().wait_closed() => {}
+        () = client.dispatcher().wait_closed() => {}
     }
     match client.close_reason() {
         Some(reason) => Err(ClientError::Closed { reason, effect: Effect::None }),
@@ -90,34 +90,35 @@ fn start(
     info: &ConnectionInfo,
     options: &Options,
     dialer: &Arc<dyn Dialer>,
-    folder: &Arc<PrivateFolder>,
+    folder: &Arc<IpcDir>,
 ) -> (Client, Vec<watch::Receiver<bool>>) {
-    let hub = Arc::new(Hub::new(Arc::clone(&options.client.session), options.client.limits));
+    let dispatcher =
+        Arc::new(Dispatcher::new(Arc::clone(&options.client.session), options.client.limits));
     let mut tasks = JoinSet::new();
-    let identity: Arc<str> = format!("{}-{}", hub.session.id(), random_hex(4)).into();
+    let identity: Arc<str> = format!("{}-{}", dispatcher.session.id(), random_hex(4)).into();
     let (want_stdin, wanted) = watch::channel(false);
     let (stdin_sender, stdin_connected) = watch::channel(false);
     let mut stdin_sender = Some(stdin_sender);
     let mut connected = Vec::new();
     let outboxes = Channel::MESSAGES.map(|channel| {
-        let (sender, outgoing) = mpsc::channel(WAITING);
+        let (sender, outgoing) = mpsc::channel(OUTBOX_CAPACITY);
         let stdin = if channel == Channel::Stdin { stdin_sender.take() } else { None };
         let is_stdin = stdin.is_some();
-        let tell = stdin.unwrap_or_else(|| {
-            let (tell, told) = watch::channel(false);
-            connected.push(told);
-            tell
+        let connected_sender = stdin.unwrap_or_else(|| {
+            let (connected_sender, receiver) = watch::channel(false);
+            connected.push(receiver);
+            connected_sender
         });
         let task = ChannelTask {
             channel,
-            hub: Arc::clone(&hub),
+            dispatcher: Arc::clone(&dispatcher),
             identity: Arc::clone(&identity),
             dialer: Arc::clone(dialer),
             folder: Arc::clone(folder),
             options: options.client.clone(),
             codec: Codec::new(Signer::new(info.signature_scheme, &info.key), options.client.limits),
             outgoing,
-            connected: tell,
+            connected: connected_sender,
         };
         let mut wanted = wanted.clone();
         let running = async move {
@@ -125,20 +126,21 @@ fn start(
                 task.run().await;
             }
         };
-        let hub = Arc::clone(&hub);
+        let dispatcher = Arc::clone(&dispatcher);
         tasks.spawn(async move {
             tokio::select! {
                 () = running => {}
-                () = hub.wait_closed() => {}
+                () = dispatcher.wait_closed() => {}
             }
         });
         sender
     });
-    let (pulse_sender, pulse) = watch::channel(Pulse::default());
+    let (heartbeat_sender, heartbeat) = watch::channel(Heartbeat::default());
     if let Some(every) = options.heartbeat {
         let limits = options.client.limits;
-        tasks.spawn(beat(Arc::clone(dialer), Arc::clone(folder), limits, every, pulse_sender));
+        tasks.spawn(beat(Arc::clone(dialer), Arc::clone(folder), limits, every, heartbeat_sender));
     }
-    let transport = Transport { hub, outboxes, want_stdin, stdin_connected, pulse, tasks };
+    let transport =
+        Transport { dispatcher, outboxes, want_stdin, stdin_connected, heartbeat, tasks };
     (Client::new(transport, options.client.clone()), connected)
 }

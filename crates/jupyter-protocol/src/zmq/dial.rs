@@ -55,7 +55,7 @@ pub struct Endpoints(HashMap<Channel, Endpoint>);
 impl Endpoints {
     /// Where a connection file says.
     #[must_use]
-    pub fn of(info: &ConnectionInfo) -> Self {
+    pub fn from_connection_info(info: &ConnectionInfo) -> Self {
         let channels = Channel::MESSAGES.into_iter().chain([Channel::Heartbeat]);
         Self(channels.map(|channel| (channel, info.endpoint(channel))).collect())
     }

@@ -9,19 +9,19 @@ use zeromq::{ReqSocket, ZmqMessage};
 use zeromq::{SocketRecv as _, SocketSend as _};
 
 use super::dial::Dialer;
+use super::ipc_dir::IpcDir;
 use super::link::{Link, Socket};
-use super::private::PrivateFolder;
 use crate::channel::Channel;
-use crate::client::Pulse;
+use crate::client::Heartbeat;
 use crate::limits::Limits;
 
 /// Beats until it is dropped.
 pub(super) async fn beat(
     dialer: Arc<dyn Dialer>,
-    folder: Arc<PrivateFolder>,
+    folder: Arc<IpcDir>,
     limits: Limits,
     every: Duration,
-    pulse: watch::Sender<Pulse>,
+    heartbeat: watch::Sender<Heartbeat>,
 ) {
     loop {
         // A request that was not answered leaves its socket unusable, so there is a new one after every miss.
@@ -29,13 +29,13 @@ pub(super) async fn beat(
             && let (Socket::Req(mut socket), _ending) = link.split()
         {
             while answers(&mut socket, every).await {
-                pulse.send_replace(Pulse { last: Some(Instant::now()), missed: 0 });
+                heartbeat.send_replace(Heartbeat { last: Some(Instant::now()), missed: 0 });
                 tokio::time::sleep(every).await;
             }
         } else {
             tokio::time::sleep(every).await;
         }
-        pulse.send_modify(|pulse| pulse.missed = pulse.missed.saturating_add(1));
+        heartbeat.send_modify(|heartbeat| heartbeat.missed = heartbeat.missed.saturating_add(1));
     }
 }
 

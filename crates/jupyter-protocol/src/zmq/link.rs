@@ -12,31 +12,31 @@ use zeromq::{
 use zeromq::{Socket as _, SocketRecv};
 
 use super::dial::Dialer;
-use super::private::PrivateFolder;
-use super::pump::{Over, Stopped, pump};
+use super::ipc_dir::IpcDir;
+use super::pump::{PumpEnd, StopReason, pump};
 use crate::channel::Channel;
 use crate::limits::Limits;
 use crate::session::random_hex;
-use crate::zmtp::{Guard, Violation};
+use crate::zmtp::{FrameLimiter, Violation};
 
 /// How long a handshake may take. A tunnel may be slow; a kernel that accepts and says nothing must not keep us.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// After the pump has stopped in the middle of a frame, how long the library may take until the next message.
-const FRAGMENT: Duration = Duration::from_millis(500);
+const FRAGMENT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// After the pump has stopped, how long the library may take until the next message. The last is our own.
-const LEFTOVERS: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no link.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
-    /// It may work later.
+    /// It may work retryable.
     #[error("{0}")]
-    Later(String),
+    Retryable(String),
     /// The other side broke the rules, and would again.
     #[error("{0}")]
-    Never(Violation),
+    Permanent(Violation),
     /// This machine has no socket for it.
     #[error("{0}")]
     Local(std::io::Error),
@@ -52,7 +52,7 @@ pub(super) enum Socket {
 /// A connection that works, until it does not.
 pub(super) struct Link {
     pub(super) socket: Socket,
-    pump: JoinHandle<Over>,
+    pump: JoinHandle<PumpEnd>,
     mark: Bytes,
 }
 
@@ -72,73 +72,74 @@ impl Link {
         channel: Channel,
         identity: &str,
         limits: Limits,
-        folder: &PrivateFolder,
+        folder: &IpcDir,
         spool: usize,
     ) -> Result<Self, LinkError> {
-        let later = |error: std::io::Error| LinkError::Later(error.to_string());
-        let kernel = tokio::time::timeout(HANDSHAKE, dialer.dial(channel));
-        let kernel =
-            kernel.await.map_err(|_| LinkError::Later("connecting took too long".to_owned()))?;
-        let kernel = kernel.map_err(later)?;
+        let retryable = |error: std::io::Error| LinkError::Retryable(error.to_string());
+        let kernel = tokio::time::timeout(HANDSHAKE_TIMEOUT, dialer.dial(channel));
+        let kernel = kernel
+            .await
+            .map_err(|_| LinkError::Retryable("connecting took too long".to_owned()))?;
+        let kernel = kernel.map_err(retryable)?;
         let private = folder.socket().map_err(LinkError::Local)?;
         let mark = Bytes::from(random_hex(16));
         let wire_mark = short_frame(&mark);
-        let guard = Guard::new(peers(channel), limits);
+        let limiter = FrameLimiter::new(peers(channel), limits);
         let endpoint = private.endpoint();
         let pumping = async move {
             match private.listener.accept().await {
                 Ok((library, _)) => {
                     // Nobody else shall connect.
                     drop(private);
-                    pump(kernel, library, guard, spool, wire_mark).await
+                    pump(kernel, library, limiter, spool, wire_mark).await
                 }
-                Err(error) => Over { stopped: Stopped::Ended(error), marked: false },
+                Err(error) => PumpEnd { stopped: StopReason::Ended(error), marked: false },
             }
         };
         let mut pump = AbortOnDrop(Some(tokio::spawn(pumping)));
         let connected = tokio::select! {
             connected = connect(channel, identity, &endpoint) => connected,
             // The library waits for a handshake that will not come.
-            stopped = pump.handle() => return Err(why(stopped)),
+            stopped = pump.handle() => return Err(link_error(stopped)),
         };
         match connected {
             Ok(socket) => Ok(Self { socket, pump: pump.keep(), mark }),
             Err(error) => {
                 // What the pump saw says more than what the library makes of it.
                 match tokio::time::timeout(Duration::from_millis(100), pump.handle()).await {
-                    Ok(stopped) => Err(why(stopped)),
-                    Err(_) => Err(LinkError::Later(error.to_string())),
+                    Ok(stopped) => Err(link_error(stopped)),
+                    Err(_) => Err(LinkError::Retryable(error.to_string())),
                 }
             }
         }
     }
 
     /// Takes it apart: the socket, and what tells when everything was received.
-    pub(super) fn split(self) -> (Socket, Ending) {
-        (self.socket, Ending { pump: self.pump, mark: self.mark, over: None })
+    pub(super) fn split(self) -> (Socket, EndDetector) {
+        (self.socket, EndDetector { pump: self.pump, mark: self.mark, end: None })
     }
 }
 
 /// Knows when a connection has ended.
-pub(super) struct Ending {
-    pump: JoinHandle<Over>,
+pub(super) struct EndDetector {
+    pump: JoinHandle<PumpEnd>,
     mark: Bytes,
-    over: Option<Over>,
+    end: Option<PumpEnd>,
 }
 
-impl Ending {
+impl EndDetector {
     /// Receives a message. `None` when there will be no more.
     pub(super) async fn receive<R: SocketRecv>(&mut self, socket: &mut R) -> Option<Vec<Bytes>> {
         loop {
-            if let Some(over) = &self.over {
-                // The library has it all, and needs a moment to hand it over.
-                let patience = if over.marked { LEFTOVERS } else { FRAGMENT };
-                let next = tokio::time::timeout(patience, socket.recv()).await.ok()?;
+            if let Some(end) = &self.end {
+                // The library has it all, and needs a moment to hand it end.
+                let timeout = if end.marked { DRAIN_TIMEOUT } else { FRAGMENT_TIMEOUT };
+                let next = tokio::time::timeout(timeout, socket.recv()).await.ok()?;
                 return self.unless_marked(next);
             }
             tokio::select! {
                 next = socket.recv() => return self.unless_marked(next),
-                over = &mut self.pump => self.over = Some(or_panicked(over)),
+                end = &mut self.pump => self.end = Some(or_panicked(end)),
             }
         }
     }
@@ -149,37 +150,37 @@ impl Ending {
     }
 
     /// Why the connection has ended. Call it when there are no more messages.
-    pub(super) async fn why(mut self) -> Stopped {
-        match self.over.take() {
-            Some(over) => over.stopped,
-            None => match tokio::time::timeout(FRAGMENT, &mut self.pump).await {
-                Ok(over) => or_panicked(over).stopped,
-                Err(_) => Stopped::Ours,
+    pub(super) async fn reason(mut self) -> StopReason {
+        match self.end.take() {
+            Some(end) => end.stopped,
+            None => match tokio::time::timeout(FRAGMENT_TIMEOUT, &mut self.pump).await {
+                Ok(end) => or_panicked(end).stopped,
+                Err(_) => StopReason::Ours,
             },
         }
     }
 }
 
-impl Drop for Ending {
+impl Drop for EndDetector {
     fn drop(&mut self) {
         self.pump.abort();
     }
 }
 
-fn or_panicked(over: Result<Over, JoinError>) -> Over {
-    over.unwrap_or(Over { stopped: Stopped::Ours, marked: false })
+fn or_panicked(end: Result<PumpEnd, JoinError>) -> PumpEnd {
+    end.unwrap_or(PumpEnd { stopped: StopReason::Ours, marked: false })
 }
 
-fn why(over: Result<Over, JoinError>) -> LinkError {
-    match or_panicked(over).stopped {
-        Stopped::Violation(violation) => LinkError::Never(violation),
-        other => LinkError::Later(other.to_string()),
+fn link_error(end: Result<PumpEnd, JoinError>) -> LinkError {
+    match or_panicked(end).stopped {
+        StopReason::Violation(violation) => LinkError::Permanent(violation),
+        other => LinkError::Retryable(other.to_string()),
     }
 }
 
 async fn connect(channel: Channel, identity: &str, endpoint: &str) -> Result<Socket, ZmqError> {
     let mut options = SocketOptions::default();
-    options.connect_timeout(HANDSHAKE);
+    options.connect_timeout(HANDSHAKE_TIMEOUT);
     Ok(match channel {
         Channel::IoPub => {
             let mut socket = SubSocket::with_options(options);
@@ -211,17 +212,17 @@ fn short_frame(body: &[u8]) -> Vec<u8> {
 }
 
 /// A task that ends with this, unless it is kept.
-struct AbortOnDrop(Option<JoinHandle<Over>>);
+struct AbortOnDrop(Option<JoinHandle<PumpEnd>>);
 
 impl AbortOnDrop {
-    async fn handle(&mut self) -> Result<Over, JoinError> {
+    async fn handle(&mut self) -> Result<PumpEnd, JoinError> {
         match &mut self.0 {
             Some(handle) => handle.await,
             None => std::future::pending().await,
         }
     }
 
-    fn keep(mut self) -> JoinHandle<Over> {
+    fn keep(mut self) -> JoinHandle<PumpEnd> {
         self.0.take().unwrap_or_else(|| tokio::spawn(std::future::pending()))
     }
 }

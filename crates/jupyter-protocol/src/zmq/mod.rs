@@ -2,7 +2,7 @@
 //!
 //! Every channel has a *pump* between the kernel and the ZeroMQ library. It moves bytes between the
 //! kernel's socket and a private Unix socket that the library connects to, and looks at every frame header on the
-//! way: see [`Guard`](crate::zmtp::Guard). So a kernel cannot make the library allocate what it announces, and the way to the
+//! way: see [`FrameLimiter`](crate::zmtp::FrameLimiter). So a kernel cannot make the library allocate what it announces, and the way to the
 //! kernel can be anything that carries bytes: see [`Dialer`].
 //!
 //! ```no_run
@@ -31,8 +31,8 @@ mod channel;
 mod connect;
 mod dial;
 mod heartbeat;
+pub(crate) mod ipc_dir;
 mod link;
-pub(crate) mod private;
 mod pump;
 
 use std::fmt;
@@ -56,7 +56,7 @@ pub struct Options {
     pub client: ClientOptions,
     /// How to reach the kernel, if not directly where its connection file says.
     pub dialer: Option<Arc<dyn Dialer>>,
-    /// How often to see whether the process is alive: [`Client::pulse`](crate::client::Client::pulse). Default: not at all.
+    /// How often to see whether the process is alive: [`Client::heartbeat`](crate::client::Client::heartbeat). Default: not at all.
     pub heartbeat: Option<Duration>,
 }
 

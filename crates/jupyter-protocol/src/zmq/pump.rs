@@ -9,14 +9,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use super::dial::Io;
-use crate::zmtp::{Guard, Violation};
+use crate::zmtp::{FrameLimiter, Violation};
 
 /// Bytes that are moved at once.
-const CHUNK: usize = 64 * 1024;
+const CHUNK_SIZE: usize = 64 * 1024;
 
 /// Why a pump stopped.
 #[derive(Debug, Error)]
-pub(super) enum Stopped {
+pub(super) enum StopReason {
     /// The kernel closed the connection, or it broke.
     #[error("the connection ended: {0}")]
     Ended(io::Error),
@@ -30,9 +30,9 @@ pub(super) enum Stopped {
 
 /// The end of a pump.
 #[derive(Debug)]
-pub(super) struct Over {
+pub(super) struct PumpEnd {
     /// Why it ended.
-    pub(super) stopped: Stopped,
+    pub(super) stopped: StopReason,
     /// Whether the library's side was told.
     pub(super) marked: bool,
 }
@@ -42,28 +42,28 @@ pub(super) struct Over {
 pub(super) async fn pump(
     kernel: Box<dyn Io>,
     library: UnixStream,
-    mut guard: Guard,
+    mut limiter: FrameLimiter,
     spool: usize,
     mark: Vec<u8>,
-) -> Over {
+) -> PumpEnd {
     let (kernel_reader, kernel_writer) = tokio::io::split(kernel);
     let (library_reader, mut library_writer) = library.into_split();
-    let mut spool = Spool { bytes: BytesMut::new(), most: spool };
+    let mut spool = Spool { bytes: BytesMut::new(), capacity: spool };
     let stopped = tokio::select! {
-        stopped = inwards(kernel_reader, &mut library_writer, &mut guard, &mut spool) => stopped,
+        stopped = inwards(kernel_reader, &mut library_writer, &mut limiter, &mut spool) => stopped,
         stopped = outwards(library_reader, kernel_writer) => stopped,
     };
-    let between = guard.is_between_frames();
+    let between = limiter.is_between_frames();
     if between {
         spool.bytes.extend_from_slice(&mark);
     }
     // If the library is gone or stuck, there is nobody to tell.
-    let written = tokio::time::timeout(LAST_WORDS, library_writer.write_all(&spool.bytes)).await;
-    Over { stopped, marked: between && matches!(written, Ok(Ok(()))) }
+    let written = tokio::time::timeout(FLUSH_TIMEOUT, library_writer.write_all(&spool.bytes)).await;
+    PumpEnd { stopped, marked: between && matches!(written, Ok(Ok(()))) }
 }
 
 /// How long the library may take to read what came before the end.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes that were taken from the kernel and not yet by the library.
 ///
@@ -71,12 +71,12 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 /// library and what is behind it do with it.
 struct Spool {
     bytes: BytesMut,
-    most: usize,
+    capacity: usize,
 }
 
 impl Spool {
     fn has_room(&self) -> bool {
-        self.bytes.len() < self.most
+        self.bytes.len() < self.capacity
     }
 
     /// Forgets what was written, and the memory when it was much.
@@ -92,26 +92,26 @@ impl Spool {
 async fn inwards(
     mut kernel: impl AsyncRead + Unpin,
     library: &mut (impl AsyncWrite + Unpin),
-    guard: &mut Guard,
+    limiter: &mut FrameLimiter,
     spool: &mut Spool,
-) -> Stopped {
-    let mut chunk = vec![0; CHUNK];
+) -> StopReason {
+    let mut chunk = vec![0; CHUNK_SIZE];
     loop {
         // Neither is interrupted when it has begun to move bytes.
         tokio::select! {
             length = kernel.read(&mut chunk), if spool.has_room() => {
                 let length = match length {
-                    Ok(0) => return Stopped::Ended(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(0) => return StopReason::Ended(io::ErrorKind::UnexpectedEof.into()),
                     Ok(length) => length,
-                    Err(error) => return Stopped::Ended(error),
+                    Err(error) => return StopReason::Ended(error),
                 };
-                if let Err(violation) = guard.filter(&chunk[..length], &mut spool.bytes) {
+                if let Err(violation) = limiter.filter(&chunk[..length], &mut spool.bytes) {
                     return violation.into();
                 }
             }
             length = library.write(&spool.bytes), if !spool.bytes.is_empty() => match length {
                 Ok(length @ 1..) => spool.written(length),
-                _ => return Stopped::Ours,
+                _ => return StopReason::Ours,
             },
         }
     }
@@ -121,12 +121,12 @@ async fn inwards(
 async fn outwards(
     mut library: impl AsyncRead + Unpin,
     mut kernel: impl AsyncWrite + Unpin,
-) -> Stopped {
-    let mut chunk = vec![0; CHUNK];
+) -> StopReason {
+    let mut chunk = vec![0; CHUNK_SIZE];
     loop {
-        let Ok(length @ 1..) = library.read(&mut chunk).await else { return Stopped::Ours };
+        let Ok(length @ 1..) = library.read(&mut chunk).await else { return StopReason::Ours };
         if let Err(error) = kernel.write_all(&chunk[..length]).await {
-            return Stopped::Ended(error);
+            return StopReason::Ended(error);
         }
     }
 }

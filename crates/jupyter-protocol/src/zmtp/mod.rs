@@ -4,13 +4,13 @@
 //! follows are frames: a byte of flags, the length in one byte or in eight, the bytes.
 
 #[cfg(feature = "zmq")]
-mod guard;
+mod frame_limits;
 mod ready;
 #[cfg(feature = "test-kernel")]
 pub(crate) mod wire;
 
 #[cfg(feature = "zmq")]
-pub use guard::{Guard, Violation};
+pub use frame_limits::{FrameLimiter, Violation};
 
 /// Length of a greeting, in bytes.
 pub(crate) const GREETING: usize = 64;

@@ -81,8 +81,8 @@ async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(u8, Ve
     } else {
         stream.read_u64().await?
     };
-    let most = if flags & COMMAND == 0 { MAX_FRAME } else { MAX_COMMAND as u64 };
-    if length > most {
+    let max = if flags & COMMAND == 0 { MAX_FRAME } else { MAX_COMMAND as u64 };
+    if length > max {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut body = vec![0; length as usize];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use jupyter_protocol::client::{Client, Seen, Watch};
+use jupyter_protocol::client::{Client, Observed, Watch};
 use jupyter_protocol::content::{
     CommInfoRequest, CompleteRequest, ConnectRequest, CreateSubshellRequest, DebugRequest,
     DeleteSubshellRequest, HistoryRequest, InputRequest, InspectRequest, InterruptRequest,
@@ -25,7 +25,7 @@ pub(crate) const CASES: &[Case] = &[("the_table_of_the_readme_is_true", table)];
 const README: &str = include_str!("../../README.md");
 
 /// How long a kernel may take to answer on a busy machine. What it does not know it does not answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long what it publishes may take after its answer.
 const LATE: Duration = Duration::from_secs(3);
@@ -168,7 +168,7 @@ async fn published(watch: &mut Watch) -> Vec<(String, &'static str)> {
     let deadline = Instant::now() + LATE;
     let mut found = Vec::new();
     while let Ok(Some(seen)) = timeout_at(deadline, watch.next()).await {
-        if let Seen::Message { message, channel: Channel::IoPub } = seen {
+        if let Observed::Message { message, channel: Channel::IoPub } = seen {
             found.push((message.header().msg_type.clone(), "yes"));
         }
     }
@@ -179,7 +179,7 @@ async fn published(watch: &mut Watch) -> Vec<(String, &'static str)> {
 async fn asked_by(client: &Client, code: &str) -> Option<(String, &'static str)> {
     let mut running = client.execute(ExecuteRequest::new(code).with_stdin()).await.unwrap();
     let mut found = None;
-    while let Ok(Some(event)) = timeout(PATIENCE, running.next()).await {
+    while let Ok(Some(event)) = timeout(TIMEOUT, running.next()).await {
         if let Event::InputRequest(_) = event {
             found = Some((InputRequest::MSG_TYPE.to_owned(), "yes"));
             running.reply_input("").await.unwrap();
@@ -194,7 +194,7 @@ fn of<R: Request>(fields: Value) -> R {
 }
 
 async fn asked<R: Request>(client: &Client, request: R) -> (String, &'static str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let answered = timeout_at(deadline, client.request(request)).await;
     let answer = match answered {
         // An answer that is no reply to it is none.

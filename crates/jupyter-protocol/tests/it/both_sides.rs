@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use jupyter_protocol::chrono::DateTime;
-use jupyter_protocol::client::{Client, Seen, Watch};
+use jupyter_protocol::client::{Client, Observed, Watch};
 use jupyter_protocol::{ExecuteRequest, Limits};
 use serde_json::{Value, json};
 
@@ -82,7 +82,7 @@ async fn published(client: &Client, watch: &mut Watch, ids: &[String]) -> Vec<Va
     let mut messages = Vec::new();
     while idle.len() < ids.len() {
         let seen = watch.next().await;
-        let Some(Seen::Message { message, .. }) = seen else {
+        let Some(Observed::Message { message, .. }) = seen else {
             panic!("{seen:?}, {} were refused", client.rejected())
         };
         let Some(id) = message.parent().msg_id().filter(|id| ids.iter().any(|own| own == id))

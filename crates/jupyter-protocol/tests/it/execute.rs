@@ -81,7 +81,9 @@ fn buffers_come_with_comms() {
         client.send(jupyter_protocol::Channel::Shell, message).await.unwrap();
         loop {
             let Some(seen) = watch.next().await else { panic!("closed") };
-            let jupyter_protocol::client::Seen::Message { message, .. } = seen else { continue };
+            let jupyter_protocol::client::Observed::Message { message, .. } = seen else {
+                continue;
+            };
             if message.msg_type() != CommMsg::MSG_TYPE {
                 continue;
             }
@@ -177,7 +179,7 @@ fn flood() {
         client.ready(READY).await.unwrap();
         let mut running = client.execute(FLUSHES).await.unwrap();
         let progress = running.progress();
-        while progress.over().is_none() {
+        while progress.finished().is_none() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let (mut lines, mut dropped) = (0, 0);
@@ -205,7 +207,7 @@ fn lossless() {
             let client = kernel.client().await;
             let running = client.execute(FLUSHES).await.unwrap();
             let progress = running.progress();
-            while progress.over().is_none() {
+            while progress.finished().is_none() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             let ran = running.collect().await;

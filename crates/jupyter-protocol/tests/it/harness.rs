@@ -44,7 +44,7 @@ pub(crate) struct Kernel {
 
 /// The specification of a kernel.
 pub(crate) fn installed(name: &str) -> InstalledKernel {
-    let python = PythonEnvironment::of(python().unwrap());
+    let python = PythonEnvironment::from_executable(python().unwrap());
     Search::new(&Environment::current(), python).find(name).unwrap()
 }
 
@@ -137,7 +137,7 @@ pub(crate) async fn execute(client: &Client, code: &str) -> Ran {
     collect(client.execute(ExecuteRequest::new(code)).await.unwrap()).await
 }
 
-pub(crate) async fn collect(mut running: jupyter_protocol::client::Running) -> Ran {
+pub(crate) async fn collect(mut running: jupyter_protocol::client::ExecutionStream) -> Ran {
     let (mut stdout, mut stderr, mut events) = (String::new(), String::new(), Vec::new());
     while let Some(event) = running.next().await {
         match event {

@@ -37,7 +37,7 @@ fn compare_with(python: &Path, home: &Path, variables: &[(&str, OsString)]) -> V
 
     let mut own = Environment::default().with_home(home.canonicalize().unwrap());
     own.variables = environment;
-    let found = Search::new(&own, PythonEnvironment::of(python)).find_all();
+    let found = Search::new(&own, PythonEnvironment::from_executable(python)).find_all();
     let listed = serde_json::to_value(found.to_json()).unwrap();
     assert_eq!(listed, expected, "{variables:?}");
     expected["kernelspecs"].clone()
@@ -163,7 +163,7 @@ fn native() {
         .arg(&environment)
         .status();
     assert!(made.unwrap().success());
-    let outer = PythonEnvironment::of(python().unwrap()).unwrap();
+    let outer = PythonEnvironment::from_executable(python().unwrap()).unwrap();
     let packages = environment
         .join(format!("lib/python{}.{}/site-packages", outer.version.0, outer.version.1));
     let source = outer.prefix.join(packages.strip_prefix(&environment).unwrap());

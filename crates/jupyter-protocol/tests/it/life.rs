@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jupyter_protocol::ExecuteRequest;
-use jupyter_protocol::client::{ClientError, Effect, Seen};
+use jupyter_protocol::client::{ClientError, Effect, Observed};
 use jupyter_protocol::execution::{End, Event};
 use jupyter_protocol::zmq::{Options, connect};
 
@@ -38,7 +38,7 @@ fn second_client() {
         assert_eq!(execute(&first, "print('shared')").await.stdout, "shared\n");
         loop {
             match watch.next().await.unwrap() {
-                Seen::Message { message, .. } if message.msg_type() == "stream" => break,
+                Observed::Message { message, .. } if message.msg_type() == "stream" => break,
                 _ => {}
             }
         }
@@ -133,17 +133,17 @@ fn heartbeat() {
         let client = connect(&kernel.info, options).await.unwrap();
         client.ready(READY).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(client.pulse().last.is_some() && client.pulse().missed == 0);
+        assert!(client.heartbeat().last.is_some() && client.heartbeat().missed == 0);
         kernel.signal("STOP");
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(client.pulse().missed > 0);
+        assert!(client.heartbeat().missed > 0);
         kernel.signal("CONT");
         // An unanswered handshake takes its time.
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert_eq!(client.pulse().missed, 0);
+        assert_eq!(client.heartbeat().missed, 0);
         kernel.kill();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(client.pulse().missed > 0);
+        assert!(client.heartbeat().missed > 0);
     });
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use jupyter_protocol::client::{Client, ClientError, CloseReason, Seen};
+use jupyter_protocol::client::{Client, ClientError, CloseReason, Observed};
 use jupyter_protocol::content::InterruptRequest;
 use jupyter_protocol::execution::{End, Event};
 use jupyter_protocol::kernelspec::InterruptMode;
@@ -44,7 +44,7 @@ fn is_there(pid: &str) -> bool {
 }
 
 /// Code that has begun.
-async fn begun(client: &Client, code: &str) -> jupyter_protocol::client::Running {
+async fn begun(client: &Client, code: &str) -> jupyter_protocol::client::ExecutionStream {
     let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
     while !matches!(running.next().await, Some(Event::Stream(_))) {}
     running
@@ -126,7 +126,7 @@ fn by_message() {
             // A kernel says that it is busy with the message.
             let mut asked = false;
             while let Ok(Some(seen)) = timeout(Duration::from_secs(1), watch.next()).await {
-                let Seen::Message { message, .. } = seen else { continue };
+                let Observed::Message { message, .. } = seen else { continue };
                 let parent = message.parse(&Limits::default()).parent;
                 let parent = parent.header().map(|header| header.msg_type.clone());
                 asked |= parent.as_deref() == Some(InterruptRequest::MSG_TYPE);

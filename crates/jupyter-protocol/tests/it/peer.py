@@ -12,7 +12,7 @@ from queue import Empty
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.session import Session
 
-PATIENCE = 60
+TIMEOUT = 60
 
 
 def session(request):
@@ -72,8 +72,8 @@ class Watcher:
         """Connects by a connection file, and waits until what is published arrives, which may be later than replies."""
         self.client.load_connection_file(request["file"])
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=PATIENCE)
-        for _ in range(PATIENCE):
+        self.client.wait_for_ready(timeout=TIMEOUT)
+        for _ in range(TIMEOUT):
             self.client.kernel_info()
             try:
                 self.client.get_iopub_msg(timeout=1)
@@ -85,9 +85,9 @@ class Watcher:
     def run(self, request):
         """Runs code to its end; its id. What the other side asks for meanwhile runs even if this fails."""
         own = self.client.execute(request["code"], allow_stdin=False, stop_on_error=False)
-        reply = self.client.get_shell_msg(timeout=PATIENCE)
+        reply = self.client.get_shell_msg(timeout=TIMEOUT)
         while reply["parent_header"].get("msg_id") != own:
-            reply = self.client.get_shell_msg(timeout=PATIENCE)
+            reply = self.client.get_shell_msg(timeout=TIMEOUT)
         return {"id": own, "status": reply["content"]["status"]}
 
     def published(self, request):
@@ -95,7 +95,7 @@ class Watcher:
         messages, idle = [], set()
         while idle != set(request["ids"]):
             try:
-                message = self.client.get_iopub_msg(timeout=PATIENCE)
+                message = self.client.get_iopub_msg(timeout=TIMEOUT)
             except Empty:
                 break
             own = message["parent_header"].get("msg_id")

@@ -113,7 +113,7 @@ impl MadeUp {
         let content = Bytes::from(self.message["content"].to_string());
         let content = Content::from_json(&header.msg_type, &content, &Limits::default());
         let parent = Header::from_map(map("parent_header"));
-        let parent = parent.map_or(Parent::None, |header| Parent::of(&header));
+        let parent = parent.map_or(Parent::None, |header| Parent::from_header(&header));
         let mut message = Message::new(header, parent, content);
         message.metadata = map("metadata");
         message.identities = owned(&self.identities);

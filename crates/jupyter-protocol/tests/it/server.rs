@@ -12,7 +12,7 @@ use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::content::{CompleteReply, CompleteRequest};
 use jupyter_protocol::execution::{End, Event, Loss};
 use jupyter_protocol::websocket::{
-    ContentFormat, ContentKind, KernelModel, Options, SaveContents, Server, ServerError,
+    ContentFormat, ContentKind, KernelModel, Options, SaveContents, ServerClient, ServerError,
     ServerKernel, ServerOptions, Token,
 };
 use tokio::task::JoinHandle;
@@ -45,11 +45,15 @@ pub(crate) struct RealServer {
 }
 
 impl RealServer {
-    pub(crate) async fn start(arguments: &[&str]) -> (Self, Server) {
+    pub(crate) async fn start(arguments: &[&str]) -> (Self, ServerClient) {
         Self::start_at("http", arguments, ServerOptions::default()).await
     }
 
-    async fn start_at(scheme: &str, arguments: &[&str], options: ServerOptions) -> (Self, Server) {
+    async fn start_at(
+        scheme: &str,
+        arguments: &[&str],
+        options: ServerOptions,
+    ) -> (Self, ServerClient) {
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new(python().unwrap());
@@ -69,7 +73,7 @@ impl RealServer {
         let process = command.spawn().unwrap();
         let real = Self { process, port, folder };
         let address = format!("{scheme}://localhost:{port}/user/me");
-        let server = Server::with_options(&address, Token::new(TOKEN), options).unwrap();
+        let server = ServerClient::with_options(&address, Token::new(TOKEN), options).unwrap();
         let end = Instant::now() + READY;
         while let Err(error) = server.version().await {
             assert!(Instant::now() < end, "the server does not start: {error}");
@@ -88,7 +92,7 @@ impl Drop for RealServer {
     }
 }
 
-async fn start_kernel(server: &Server) -> (KernelModel, Client) {
+async fn start_kernel(server: &ServerClient) -> (KernelModel, Client) {
     let kernel = server.start_kernel("python3", None).await.unwrap();
     let client = server.connect(&kernel.id, Options::default()).await.unwrap();
     client.ready(READY).await.unwrap();
@@ -145,7 +149,8 @@ fn whole_life() {
         options.headers = vec![("X-Proxy".to_owned(), Token::new("1"))];
         let token = TOKEN.replace(' ', "%20").replace('&', "%26");
         let page = format!("http://localhost:{}/user/me/lab?token={token}", real.port);
-        let server = Server::from_page_with_options(&page, Token::default(), options).unwrap();
+        let server =
+            ServerClient::from_page_with_options(&page, Token::default(), options).unwrap();
 
         let error = ServerKernel::start(&server, "none").await.unwrap_err().to_string();
         assert!(error.contains("\"none\"") && error.contains("python3"), "{error}");
@@ -175,7 +180,7 @@ fn whole_life() {
     });
 }
 
-async fn everything(server: &Server) {
+async fn everything(server: &ServerClient) {
     let (kernel, client) = start_kernel(server).await;
     let ran =
         execute(&client, "import sys\nprint('out é'); print('err', file=sys.stderr)\n6 * 7").await;
@@ -333,7 +338,7 @@ fn resume() {
         let kernel = server.start_kernel("python3", None).await.unwrap();
         let cable = Cable::to(real.port).await;
         let address = format!("http://localhost:{}/user/me", cable.port);
-        let far = Server::new(&address, Token::new(TOKEN)).unwrap();
+        let far = ServerClient::new(&address, Token::new(TOKEN)).unwrap();
         let client = far.connect(&kernel.id, Options::default()).await.unwrap();
         client.ready(READY).await.unwrap();
         let code =
@@ -412,7 +417,7 @@ fn strangers() {
         let (kernel, _client) = start_kernel(&server).await;
         let address = format!("http://localhost:{}/user/me", real.port);
         for token in ["", "wrong"] {
-            let stranger = Server::new(&address, Token::new(token)).unwrap();
+            let stranger = ServerClient::new(&address, Token::new(token)).unwrap();
             let error = stranger.kernels().await.unwrap_err();
             assert!(matches!(error, ServerError::Unauthorized { .. }), "{error}");
             let error = stranger.connect(&kernel.id, Options::default()).await.unwrap_err();
@@ -450,7 +455,7 @@ fn encrypted() {
         assert_eq!(execute(&client, "print(1)").await.stdout, "1\n");
 
         let address = format!("https://localhost:{}/user/me", real.port);
-        let unknown = Server::new(&address, Token::new(TOKEN)).unwrap();
+        let unknown = ServerClient::new(&address, Token::new(TOKEN)).unwrap();
         let error = unknown.kernels().await.unwrap_err().to_string();
         assert!(error.contains("certificate"), "{error}");
     });

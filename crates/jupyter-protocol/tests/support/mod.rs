@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jupyter_protocol::client::Client;
-use jupyter_protocol::execution::{Event, Grace};
+use jupyter_protocol::execution::{Event, GracePeriods};
 use jupyter_protocol::test_kernel::{Behaviour, TestServer, Wire};
 use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, ExecuteRequest};
@@ -53,7 +53,7 @@ pub(crate) fn quick() -> Options {
     let mut options = Options::default();
     options.client.connect_timeout = Duration::from_secs(10);
     options.client.reconnect_timeout = Duration::from_secs(10);
-    options.client.grace = Grace::default()
+    options.client.grace = GracePeriods::default()
         .with_idle(Duration::from_millis(500))
         .with_reply(Duration::from_millis(500));
     options

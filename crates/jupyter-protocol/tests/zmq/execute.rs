@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::{Kernel, names, quick, text};
 use bytes::Bytes;
-use jupyter_protocol::client::{ClientError, ClientOptions, CloseReason, Effect, Seen};
+use jupyter_protocol::client::{ClientError, ClientOptions, CloseReason, Effect, Observed};
 use jupyter_protocol::content::{
     CompleteRequest, CreateSubshellRequest, ExecuteInput, ExecutionState, InterruptRequest,
 };
@@ -235,7 +235,7 @@ async fn everybody_can_watch() {
     assert_eq!(text(&worker, "print seen").await, "seen\n");
     let mut types = Vec::new();
     while !types.iter().any(|kind| kind == "stream") {
-        let Some(Seen::Message { channel, message }) = watch.next().await else { continue };
+        let Some(Observed::Message { channel, message }) = watch.next().await else { continue };
         assert_eq!(channel, Channel::IoPub);
         if let Ok(input) = serde_json::from_slice::<ExecuteInput>(message.content())
             && message.msg_type() == "execute_input"
@@ -298,9 +298,9 @@ async fn executions_and_watches_are_streams() {
     assert_eq!(events.iter().filter_map(text).collect::<String>(), "a\nb\n");
     assert!(matches!(events.last(), Some(Event::Finished(outcome)) if outcome.is_ok()));
     client.close();
-    let seen: Vec<Seen> = StreamExt::collect(watch).await;
+    let seen: Vec<Observed> = StreamExt::collect(watch).await;
     let streams = seen.iter().filter(
-        |seen| matches!(seen, Seen::Message { message, .. } if message.msg_type() == "stream"),
+        |seen| matches!(seen, Observed::Message { message, .. } if message.msg_type() == "stream"),
     );
     assert_eq!(streams.count(), 2);
 }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{Kernel, quick, text};
-use jupyter_protocol::client::{ClientError, Effect, Seen};
+use jupyter_protocol::client::{ClientError, Effect, Observed};
 use jupyter_protocol::content::{CompleteRequest, DebugRequest};
-use jupyter_protocol::execution::{End, Event, Grace};
+use jupyter_protocol::execution::{End, Event, GracePeriods};
 use jupyter_protocol::test_kernel::{Behaviour, Wire};
 use jupyter_protocol::zmq::connect;
 use jupyter_protocol::{Channel, ExecuteRequest, KernelInfoRequest};
@@ -33,8 +33,9 @@ async fn a_broken_connection_is_made_again() {
 async fn a_lost_reply_is_known_by_a_later_one() {
     let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
     let mut options = quick();
-    options.client.grace =
-        Grace::default().with_idle(Duration::from_secs(60)).with_reply(Duration::from_secs(60));
+    options.client.grace = GracePeriods::default()
+        .with_idle(Duration::from_secs(60))
+        .with_reply(Duration::from_secs(60));
     let client = connect(&kernel.info, options).await.unwrap();
     client.ready(READY).await.unwrap();
     let before = Instant::now();
@@ -132,14 +133,14 @@ async fn the_heart_beats() {
     options.heartbeat = Some(Duration::from_millis(50));
     let client = connect(&kernel.info, options).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let pulse = client.pulse();
-    assert!(pulse.last.is_some() && pulse.missed == 0, "{pulse:?}");
+    let heartbeat = client.heartbeat();
+    assert!(heartbeat.last.is_some() && heartbeat.missed == 0, "{heartbeat:?}");
     let _ = client.execute(ExecuteRequest::new("die")).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(client.pulse().missed > 0);
+    assert!(client.heartbeat().missed > 0);
     let kernel = kernel.replace(Behaviour::default()).await;
     tokio::time::sleep(Duration::from_millis(800)).await;
-    assert_eq!(client.pulse().missed, 0, "it recovers");
+    assert_eq!(client.heartbeat().missed, 0, "it recovers");
     drop(kernel);
 }
 
@@ -178,7 +179,7 @@ async fn a_kernel_that_is_known_to_be_dead_is_not_waited_for() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     client.kernel_died();
     assert!(matches!(readying.await.unwrap(), Err(ClientError::KernelDied)));
-    while !matches!(watch.next().await.expect("the connection stays"), Seen::KernelDied) {}
+    while !matches!(watch.next().await.expect("the connection stays"), Observed::KernelDied) {}
     assert_eq!(client.restarts(), before + 1);
     while running.next().await.is_some() {}
     assert_eq!(running.outcome().await.end, End::KernelDied, "it can be asked afterwards too");

@@ -47,7 +47,7 @@ async fn any_way_to_the_kernel_will_do() {
     }
 
     let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
-    let options = quick().with_dialer(Tunnel(Endpoints::of(&kernel.info)));
+    let options = quick().with_dialer(Tunnel(Endpoints::from_connection_info(&kernel.info)));
     // The connection file says where the kernel is inside of a container, and nothing is there outside.
     let mut inside = ConnectionInfo::ipc("/run/kernel/inside");
     inside.key = kernel.info.key.clone();

@@ -1,13 +1,13 @@
 //! Kernels that are started as programs in a box, and talked to over ZeroMQ.
 //!
-//! What a kernel is started with is a [`KernelCommand`]; how its sockets are reached is up to a [`Way`], and over what to
-//! [`Over`]. The rest is the same in every box: a folder with the connection file, waiting for an answer, and what a kernel said that gives none.
+//! What a kernel is started with is a [`KernelCommand`]; how its sockets are reached is up to a [`KernelDialer`], and over what to
+//! [`TransportSelector`]. The rest is the same in every box: a folder with the connection file, waiting for an answer, and what a kernel said that gives none.
 
 mod command;
-mod folder;
-mod over;
-mod room;
-mod said;
+mod limits;
+mod runtime_dir;
+mod startup_output;
+mod transport;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,31 +24,35 @@ use sandbox_engine::interpreter::outcome::signal_name;
 use tokio::time::timeout;
 
 pub use self::command::KernelCommand;
-use self::folder::Folder;
-pub use self::over::Over;
-pub use self::room::Room;
-use self::said::Said;
-use crate::kernel_box::{KernelSource, StartedKernel, Streams, Unwanted};
+pub use self::limits::KernelLimits;
+use self::runtime_dir::RuntimeDir;
+use self::startup_output::StartupOutput;
+pub use self::transport::TransportSelector;
+use crate::kernel_host::{KernelGuard, KernelSource, StartedKernel, Streams};
 use crate::process::{Interrupt, KernelProcess};
 use crate::program::{Program, is_ipython};
 
 /// How long a kernel may take until it answers.
-const START_BOUND: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long what a dead kernel said is waited for.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How often a kernel is started again whose ports somebody else took.
-const MOST_PORTS: usize = 4;
+const MAX_PORT_RETRIES: usize = 4;
 
 /// How the sockets of the kernels in a box are reached.
 #[async_trait]
-pub trait Way: fmt::Debug + Send + Sync + 'static {
-    /// Where a kernel shall listen that has this folder for itself.
+pub trait KernelDialer: fmt::Debug + Send + Sync + 'static {
+    /// Where a kernel shall read that has this folder for itself.
     ///
     /// # Errors
     /// When there is no place for it.
-    async fn place(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo>;
+    async fn connection_info(
+        &self,
+        runtime_dir: &str,
+        transport: Transport,
+    ) -> Result<ConnectionInfo>;
 
     /// What opens connections to that kernel. `None`: it is where it says, on this host.
     ///
@@ -63,7 +67,7 @@ pub trait Way: fmt::Debug + Send + Sync + 'static {
 
 /// Where kernels come from that have imported what they need: forked from a process that has.
 #[async_trait]
-pub trait Warm: fmt::Debug + Send + Sync + 'static {
+pub trait ForkServer: fmt::Debug + Send + Sync + 'static {
     /// The same as starting this program in the box.
     ///
     /// # Errors
@@ -73,7 +77,7 @@ pub trait Warm: fmt::Debug + Send + Sync + 'static {
 
 /// The kernels of one sandbox.
 #[derive(Debug)]
-pub struct Kernels {
+pub struct KernelLauncher {
     /// Where they run.
     pub host: Arc<dyn ProcessHost>,
     /// The files in there.
@@ -81,31 +85,31 @@ pub struct Kernels {
     /// How each is started.
     pub command: KernelCommand,
     /// What they are forked from. Where there is nothing, or it does not work, they are started.
-    pub warm: Option<Box<dyn Warm>>,
+    pub fork_server: Option<Box<dyn ForkServer>>,
     /// How they are reached.
-    pub way: Box<dyn Way>,
-    /// Over what they are talked to.
-    pub over: Over,
+    pub dialer: Box<dyn KernelDialer>,
+    /// TransportSelector what they are talked to.
+    pub transport: TransportSelector,
     /// In which directory each has a folder for its own files.
-    pub parent: String,
+    pub runtime_parent: String,
     /// The home directory.
     pub home: String,
     /// The limits of the sandbox.
-    pub room: Room,
+    pub limits: KernelLimits,
 }
 
 #[async_trait]
-impl KernelSource for Kernels {
+impl KernelSource for KernelLauncher {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
         if self.command.looks_like_ipython() {
-            self.room.check()?;
+            self.limits.check()?;
         }
-        let transport = self.over.now();
-        let failed = match self.start_over(transport, &spec).await {
+        let transport = self.transport.current();
+        let failed = match self.start_on(transport, &spec).await {
             Ok(started) => return Ok(started),
             Err(failed) => failed,
         };
-        if !self.over.is_changeable() || transport == Transport::Tcp {
+        if !self.transport.can_switch() || transport == Transport::Tcp {
             return Err(failed.error);
         }
         if !failed.ended_itself {
@@ -115,8 +119,8 @@ impl KernelSource for Kernels {
         }
         tracing::debug!(error = %failed.error, "the kernel is started again, to be reached over TCP");
         // What it says over Unix sockets is what was asked for.
-        let started = self.start_over(Transport::Tcp, &spec).await.map_err(|_| failed.error)?;
-        self.over.found_tcp();
+        let started = self.start_on(Transport::Tcp, &spec).await.map_err(|_| failed.error)?;
+        self.transport.switch_to_tcp();
         Ok(started)
     }
 }
@@ -126,24 +130,25 @@ fn is_port_taken(info: &ConnectionInfo, error: &Error) -> bool {
     // Somebody else's sockets answer there, or the kernel says so itself.
     info.transport == Transport::Tcp
         && (error.to_string().contains("does not belong here")
-            || error.hint().is_some_and(|said| said.contains("Address already in use")))
+            || error.hint().is_some_and(|output| output.contains("Address already in use")))
 }
 
-impl Kernels {
-    async fn start_over(
+impl KernelLauncher {
+    async fn start_on(
         &self,
         transport: Transport,
         spec: &WorkerSpec,
     ) -> std::result::Result<StartedKernel, Failure> {
-        let (mut tries, mut warm) = (0, self.warm.is_some());
+        let (mut tries, mut may_fork) = (0, self.fork_server.is_some());
         loop {
-            let folder = Folder::new(&self.files, &self.parent);
-            let info = self.way.place(folder.path(), transport).await?;
+            let runtime_dir = RuntimeDir::new(&self.files, &self.runtime_parent);
+            let info = self.dialer.connection_info(runtime_dir.path(), transport).await?;
             tries += 1;
-            match self.start_at(folder, &info, spec.clone(), &mut warm).await {
-                Err(failed) if tries <= MOST_PORTS && is_port_taken(&info, &failed.error) => {}
+            match self.start_at(runtime_dir, &info, spec.clone(), &mut may_fork).await {
+                Err(failed) if tries <= MAX_PORT_RETRIES && is_port_taken(&info, &failed.error) => {
+                }
                 // Whatever that was, a fresh process tells.
-                Err(failed) if failed.died && warm => warm = false,
+                Err(failed) if failed.died && may_fork => may_fork = false,
                 started => return started,
             }
         }
@@ -151,34 +156,35 @@ impl Kernels {
 
     async fn start_at(
         &self,
-        folder: Folder,
+        runtime_dir: RuntimeDir,
         info: &ConnectionInfo,
         spec: WorkerSpec,
-        warm: &mut bool,
+        may_fork: &mut bool,
     ) -> std::result::Result<StartedKernel, Failure> {
-        let file = folder.write(info).await?;
+        let file = runtime_dir.write(info).await?;
         let made = self.files.make_directory(&spec.cwd, true).await.or_else(there_already);
         made.map_err(|error| no_directory(&spec.cwd, error))?;
-        let (process, streams, dialer) = self.spawn(&folder, &file, info, &spec, warm).await?;
-        let unwanted = Unwanted::new(&process);
-        folder.remove_with(&process);
-        let mut said = Said::default();
+        let (process, streams, dialer) =
+            self.spawn(&runtime_dir, &file, info, &spec, may_fork).await?;
+        let guard = KernelGuard::new(&process);
+        runtime_dir.remove_with(&process);
+        let mut output = StartupOutput::default();
         let connected = tokio::select! {
-            connected = reach(info, dialer) => connected.map_err(Failure::from),
+            connected = connect_kernel(info, dialer) => connected.map_err(Failure::from),
             exit = process.exit() => Err(Failure::died(exit.ok())),
-            never = said.listen_for_ever(&streams) => match never {},
+            never = output.read_forever(&streams) => match never {},
         };
         let (client, ipython) = match connected {
             Ok(connected) => connected,
             Err(error) => {
                 // The process may have died just then, which says more.
-                let mut failed = match timeout(LAST_WORDS, process.exit()).await {
+                let mut failed = match timeout(LAST_OUTPUT_TIMEOUT, process.exit()).await {
                     Ok(exit) => Failure::died(exit.ok()),
                     Err(_) => error,
                 };
                 let _ = process.kill_tree().await;
-                let _ = timeout(LAST_WORDS, said.listen(&streams)).await;
-                failed.error = said.add_to(failed.error);
+                let _ = timeout(LAST_OUTPUT_TIMEOUT, output.read(&streams)).await;
+                failed.error = output.add_to(failed.error);
                 return Err(failed);
             }
         };
@@ -188,7 +194,7 @@ impl Kernels {
             program.own_streams = true;
             program
         });
-        unwanted.keep();
+        guard.keep();
         let process = match self.command.interrupt {
             _ if program.is_some() => KernelProcess::new(process, Interrupt::Program),
             InterruptMode::Message => {
@@ -200,38 +206,38 @@ impl Kernels {
         let streams = if program.is_some() {
             Some(streams)
         } else {
-            drop(tokio::spawn(async move { said.listen(&streams).await }));
+            drop(tokio::spawn(async move { output.read(&streams).await }));
             None
         };
         Ok(StartedKernel { client, process, streams, program })
     }
 
-    /// Starts the program. `warm` says whether it may be forked, and then whether it was.
+    /// Starts the program. `may_fork` says whether it may be forked, and then whether it was.
     async fn spawn(
         &self,
-        folder: &Folder,
+        runtime_dir: &RuntimeDir,
         file: &str,
         info: &ConnectionInfo,
         spec: &WorkerSpec,
-        warm: &mut bool,
+        may_fork: &mut bool,
     ) -> Result<(Arc<KernelProcess>, Streams, Option<Arc<dyn Dialer>>)> {
         let mut env = spec.env.clone();
         env.extend(self.command.env.clone());
         // Its history and its settings are not the user's files.
-        env.insert("IPYTHONDIR".into(), folder.path().to_owned());
-        env.insert("JUPYTER_RUNTIME_DIR".into(), folder.path().to_owned());
+        env.insert("IPYTHONDIR".into(), runtime_dir.path().to_owned());
+        env.insert("JUPYTER_RUNTIME_DIR".into(), runtime_dir.path().to_owned());
         let mut argv = self.command.argv(file);
         if self.command.looks_like_ipython() {
             argv.push("--HistoryManager.enabled=False".into());
         }
         let program = Spawn { argv, env, cwd: spec.cwd.clone(), stdin: false, terminal: None };
-        let forked = match self.warm.as_ref().filter(|_| *warm) {
+        let forked = match self.fork_server.as_ref().filter(|_| *may_fork) {
             Some(source) => source.fork(&program).await.map_err(|error| {
                 tracing::debug!(%error, "the kernel is not forked");
             }),
             None => Err(()),
         };
-        *warm = forked.is_ok();
+        *may_fork = forked.is_ok();
         let spawned = match forked {
             Ok(forked) => forked,
             Err(()) => self.host.spawn(program).await.map_err(|error| {
@@ -239,28 +245,31 @@ impl Kernels {
                 if lost { no_directory(&spec.cwd, error) } else { error }
             })?,
         };
-        tracing::debug!(path = folder.path(), warm, "the kernel was started");
+        tracing::debug!(path = runtime_dir.path(), may_fork, "the kernel was started");
         let Spawned { process, stdout, stderr, .. } = spawned;
-        let dialer = self.way.dialer(info, &*process);
+        let dialer = self.dialer.dialer(info, &*process);
         let process = KernelProcess::new(process, Interrupt::Signal);
-        let unwanted = Unwanted::new(&process);
+        let guard = KernelGuard::new(&process);
         let Some(stderr) = stderr else { return Err(failed("it has no streams".into())) };
         let dialer = dialer?;
-        unwanted.keep();
+        guard.keep();
         Ok((process, Streams { stdout, stderr }, dialer))
     }
 }
 
 /// Connects, and waits until the kernel answers. Says whether it is IPython.
-async fn reach(info: &ConnectionInfo, dialer: Option<Arc<dyn Dialer>>) -> Result<(Client, bool)> {
+async fn connect_kernel(
+    info: &ConnectionInfo,
+    dialer: Option<Arc<dyn Dialer>>,
+) -> Result<(Client, bool)> {
     let mut options = Options::default();
-    options.client.connect_timeout = START_BOUND;
+    options.client.connect_timeout = START_TIMEOUT;
     options.client.buffered = crate::BUFFERED;
     // Its process tells when it is dead; a connection that breaks before that is made anew at once or never.
     options.client.reconnect_timeout = Duration::from_secs(10);
     options.dialer = dialer;
     let client = connect(info, options).await.map_err(not_connected)?;
-    let ready = client.ready(START_BOUND).await.map_err(not_connected)?;
+    let ready = client.ready(START_TIMEOUT).await.map_err(not_connected)?;
     Ok((client, is_ipython(&ready.kernel_info)))
 }
 

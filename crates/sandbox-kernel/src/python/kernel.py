@@ -18,7 +18,7 @@ from time import sleep
 
 from IPython import get_ipython
 
-WORD = SETTINGS["word"]
+PREFIX = SETTINGS["prefix"]
 KEY = SETTINGS["key"]
 # The descriptors 1 and 2 lead to the host, and not only what the kernel publishes.
 OWN_STREAMS = SETTINGS["own_streams"]
@@ -68,7 +68,7 @@ class Driver:
         self.gate = allocate_lock()
         self.interruptible = self.cancelled = None
         self.buffer = b""
-        self.link = None
+        self.stdin_channel = None
         self.streams = own_streams() if OWN_STREAMS else ipython["Published"]()
         if OWN_STREAMS:
             self.streams.deliver_by(self.deliver)
@@ -85,9 +85,9 @@ class Driver:
         return self.opened().near.fileno()
 
     def opened(self):
-        if self.link is None:
-            self.link = load("link")["Link"](self)
-        return self.link
+        if self.stdin_channel is None:
+            self.stdin_channel = load("stdin_channel")["StdinChannel"](self)
+        return self.stdin_channel
 
     def send(self, data):
         if os.getpid() == self.pid:
@@ -165,7 +165,7 @@ class Driver:
         undo = []
         told = {}
         self.shown, self.unshown, self.traced = 0, None, None
-        self.link.address()
+        self.stdin_channel.address()
         self.interrupted = self.pending = False
         self.request, self.published = ipython["request_of"](self.kernel.get_parent("shell")), count()
         try:
@@ -200,7 +200,7 @@ class Driver:
             self.masked += 1
             self.leave_copy(error, reply)
             if isinstance(error, SystemExit):
-                status, message = load("exits")["exit_status"](error)
+                status, message = load("system_exit")["exit_status"](error)
                 if message is not None:
                     self.streams.note(message)
                 told["exit"] = status
@@ -412,7 +412,7 @@ class Driver:
             return
         status = 0
         if isinstance(error, SystemExit):
-            status = load("exits")["exit_status"](error)[0] & 0xFF
+            status = load("system_exit")["exit_status"](error)[0] & 0xFF
         elif error is not None:
             status = 1
             self.streams.note("\n".join(reply.get("traceback") or ()))

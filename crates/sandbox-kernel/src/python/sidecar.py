@@ -17,32 +17,32 @@ from time import monotonic, sleep
 import zmq
 from IPython import get_ipython
 
-WORD = SETTINGS["word"]
-PIECE = 256 << 10
+PREFIX = SETTINGS["prefix"]
+CHUNK_SIZE = 256 << 10
 # What may be on its way at once: bytes, and messages, because queues between here and there count those.
-MOST_BYTES = 4 << 20
-MOST_PIECES = 128
-MOST_SAID = 4 << 10
-LOOK = 0.5
+MAX_UNACKED_BYTES = 4 << 20
+MAX_UNACKED_CHUNKS = 128
+MAX_STDERR = 4 << 10
+POLL_INTERVAL = 0.5
 # How long the last words wait for a host that does not take them.
-LINGER = 10.0
-ROUNDS = 200
+LINGER_TIMEOUT = 10.0
+MAX_KILL_ROUNDS = 200
 PR_SET_CHILD_SUBREAPER = 36
 
 
-class Carrier:
+class StdinTransport:
     def __init__(self, shell):
         self.shell, self.kernel = shell, shell.kernel
         self.socket = self.kernel.stdin_socket
-        self.ident, self.parent = addressed(self.kernel)
+        self.ident, self.parent = stdin_peer(self.kernel)
         # To the host.
         self.sent = 0
         self.unacked = deque()
-        # From the host: what has come, what the agent has, and what of it the host was told.
-        self.heard = self.passed = self.told = 0
+        # From the host: what has come, what the agent has, and what of it the host was acked.
+        self.received = self.passed = self.acked = 0
         self.queue = deque()
         self.ended_by_host = False
-        self.said = b""
+        self.stderr_tail = b""
         self.start()
 
     def start(self):
@@ -66,15 +66,15 @@ class Carrier:
         while True:
             poller = zmq.Poller()
             poller.register(self.socket, zmq.POLLIN)
-            if self.out is not None and self.has_room():
+            if self.out is not None and self.may_send():
                 poller.register(self.out, zmq.POLLIN)
             if self.err is not None:
                 poller.register(self.err, zmq.POLLIN)
             if self.queue and self.into is not None:
                 poller.register(self.into, zmq.POLLOUT)
-            ready = dict(poller.poll(int(LOOK * 1000)))
+            ready = dict(poller.poll(int(POLL_INTERVAL * 1000)))
             if self.socket in ready:
-                self.hear()
+                self.receive()
             if self.into in ready:
                 self.pass_on()
             if self.out in ready:
@@ -85,17 +85,17 @@ class Carrier:
                 return self.end(True)
             if self.out is None:
                 last = last or monotonic()
-                if not self.unacked or monotonic() - last > LINGER:
+                if not self.unacked or monotonic() - last > LINGER_TIMEOUT:
                     return self.end(False)
 
-    def has_room(self):
+    def may_send(self):
         waiting = self.sent - self.unacked[0][0] if self.unacked else 0
-        return waiting < MOST_BYTES and len(self.unacked) < MOST_PIECES
+        return waiting < MAX_UNACKED_BYTES and len(self.unacked) < MAX_UNACKED_CHUNKS
 
     @staticmethod
     def read(file, take):
         try:
-            piece = os.read(file, PIECE)
+            piece = os.read(file, CHUNK_SIZE)
         except BlockingIOError:
             return file
         except OSError:
@@ -107,42 +107,42 @@ class Carrier:
 
     def send(self, piece):
         self.unacked.append((self.sent, piece))
-        self.say("D", self.sent, piece)
+        self.send_message("D", self.sent, piece)
         self.sent += len(piece)
 
     def note(self, piece):
-        self.said = (self.said + piece)[-MOST_SAID:]
+        self.stderr_tail = (self.stderr_tail + piece)[-MAX_STDERR:]
 
-    def say(self, kind, at, piece=None, **more):
-        self.told = self.passed
-        content = dict(said="%s%s %d %d" % (WORD, kind, at, self.passed), **more)
+    def send_message(self, kind, at, piece=None, **more):
+        self.acked = self.passed
+        content = dict(said="%s%s %d %d" % (PREFIX, kind, at, self.passed), **more)
         self.kernel.session.send(
             self.socket, "sandbox_link", content, self.parent, ident=self.ident, buffers=piece and [piece]
         )
 
-    def hear(self):
+    def receive(self):
         try:
             _, message = self.kernel.session.recv(self.socket)
         except ValueError:
             return  # not signed, or a copy
         value = message["content"].get("value", "") if message else ""
-        if not value.startswith(WORD):
+        if not value.startswith(PREFIX):
             return
-        kind, at, taken = value[len(WORD) :].split(" ")
+        kind, at, taken = value[len(PREFIX) :].split(" ")
         at, taken = int(at), int(taken)
         while self.unacked and self.unacked[0][0] + len(self.unacked[0][1]) <= taken:
             self.unacked.popleft()
         if kind == "D":
             data = b"".join(bytes(piece) for piece in message.get("buffers") or ())
-            if at == self.heard:
-                self.heard += len(data)
+            if at == self.received:
+                self.received += len(data)
                 self.queue.append(memoryview(data))
                 self.pass_on()
-            elif at > self.heard:
-                self.say("S", self.heard)
+            elif at > self.received:
+                self.send_message("S", self.received)
         elif kind == "R":
             self.send_again(at)
-            self.say("S", self.heard)
+            self.send_message("S", self.received)
         elif kind == "S":
             self.send_again(at)
         elif kind == "E":
@@ -151,7 +151,7 @@ class Carrier:
     def send_again(self, at):
         for begin, piece in list(self.unacked):
             if begin >= at:
-                self.say("D", begin, piece)
+                self.send_message("D", begin, piece)
 
     def pass_on(self):
         while self.queue and self.into is not None:
@@ -169,8 +169,8 @@ class Carrier:
                 self.queue[0] = self.queue[0][count:]
         if self.into is None:
             self.queue.clear()
-        if self.passed - self.told >= MOST_BYTES // 8 or self.passed > self.told and not self.queue:
-            self.say("A", self.heard)
+        if self.passed - self.acked >= MAX_UNACKED_BYTES // 8 or self.passed > self.acked and not self.queue:
+            self.send_message("A", self.received)
 
     def end(self, for_good):
         """The end of its input is the end of the agent, and that of everything it started."""
@@ -185,11 +185,11 @@ class Carrier:
         end_children()
         if for_good and SETTINGS["folder"]:
             rmtree(SETTINGS["folder"], ignore_errors=True)
-        self.say("E", self.heard, status=status, words=self.said.decode("utf-8", "replace"))
+        self.send_message("E", self.received, status=status, words=self.stderr_tail.decode("utf-8", "replace"))
 
 
 def end_children():
-    for _ in range(ROUNDS):
+    for _ in range(MAX_KILL_ROUNDS):
         found = below(os.getpid())
         for pid in found:
             try:
@@ -204,4 +204,4 @@ def end_children():
         sleep(0.01)
 
 
-Carrier(get_ipython()).run()
+StdinTransport(get_ipython()).run()

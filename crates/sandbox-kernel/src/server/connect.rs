@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use jupyter_protocol::KernelInfoReply;
 use jupyter_protocol::client::{Client, ClientError};
-use jupyter_protocol::websocket::{Options, Server};
+use jupyter_protocol::websocket::{Options, ServerClient};
 
 /// A kernel that answers.
 #[derive(Debug)]
-pub struct Reached {
+pub struct KernelConnection {
     /// The connection to it.
     pub client: Client,
     /// What it says of itself.
@@ -18,17 +18,23 @@ pub struct Reached {
 /// How long a kernel that was just started may take until it answers. Where it ends at its start and the server starts it
 /// anew, with other ports, the server waits for the first one for its `kernel_info_timeout`, a minute unless it was told
 /// otherwise, and connects after that.
-pub const START_BOUND: Duration = Duration::from_secs(75);
+pub const START_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Connects to a kernel of a server, and waits until it answers.
-///
-/// # Errors
-/// Those of the connection, after `patience` at the latest for each of both.
-pub async fn reach(server: &Server, id: &str, patience: Duration) -> Result<Reached, ClientError> {
-    let mut options = Options::default();
-    options.client.connect_timeout = patience;
-    options.client.buffered = crate::BUFFERED;
-    let client = server.connect(id, options).await?;
-    let ready = client.ready(patience).await?;
-    Ok(Reached { client, info: ready.kernel_info })
+impl KernelConnection {
+    /// Connects to a kernel of a server, and waits until it answers.
+    ///
+    /// # Errors
+    /// Those of the connection, after `timeout` at the latest for each of both.
+    pub async fn connect(
+        server: &ServerClient,
+        id: &str,
+        timeout: Duration,
+    ) -> Result<Self, ClientError> {
+        let mut options = Options::default();
+        options.client.connect_timeout = timeout;
+        options.client.buffered = crate::BUFFERED;
+        let client = server.connect(id, options).await?;
+        let ready = client.ready(timeout).await?;
+        Ok(Self { client, info: ready.kernel_info })
+    }
 }

@@ -39,7 +39,7 @@ pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// Does it, and blocks this thread until it is done or that time has passed. It goes on then.
-pub fn finish(patience: Duration, work: impl Future<Output = ()> + Send + 'static) {
+pub fn finish(timeout: Duration, work: impl Future<Output = ()> + Send + 'static) {
     let (send, receive) = mpsc::channel::<()>();
     spawn(async move {
         work.await;
@@ -47,6 +47,6 @@ pub fn finish(patience: Duration, work: impl Future<Output = ()> + Send + 'stati
     });
     // The keeper itself cannot wait for itself.
     if thread::current().name() != Some("kernel-keeper") {
-        let _ = receive.recv_timeout(patience);
+        let _ = receive.recv_timeout(timeout);
     }
 }

@@ -1,10 +1,10 @@
 //! Kernels that a Jupyter Server looks after.
 
+mod bootstrap;
 mod connect;
 pub mod keeper;
-mod prepare;
 mod process;
 
-pub use connect::{Reached, START_BOUND, reach};
-pub use prepare::{Whereabouts, prepare};
-pub use process::{Ending, ServerProcess, delete_kernel};
+pub use bootstrap::{KernelEnvironment, bootstrap};
+pub use connect::{KernelConnection, START_TIMEOUT};
+pub use process::{ServerProcess, ShutdownPolicy, delete_kernel};

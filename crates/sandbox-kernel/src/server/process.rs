@@ -6,37 +6,37 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jupyter_protocol::websocket::{Server, ServerError};
+use jupyter_protocol::websocket::{ServerClient, ServerError};
 use sandbox_core::Result;
 use sandbox_engine::host::{Exit, Process};
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, timeout};
 
 use super::keeper;
-use crate::process::UNTOLD;
+use crate::process::UNKNOWN_EXIT;
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 
 /// How long a killer waits for the server. It first asks a kernel to go, and kills it some seconds later.
-const KILL_BOUND: Duration = Duration::from_millis(1500);
+const KILL_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// What becomes of a kernel when its interpreter ends.
 #[derive(Clone, Debug)]
-pub enum Ending {
+pub enum ShutdownPolicy {
     /// It is deleted, unless whoever holds it goes away and leaves it there.
-    Deleted(Arc<AtomicBool>),
+    Delete(Arc<AtomicBool>),
     /// It is somebody else's and goes on. What cannot be ended otherwise ends when the server starts it again, which who
     /// has the lock waits for.
-    StartedAgain(Arc<Mutex<()>>),
+    Restart(Arc<Mutex<()>>),
 }
 
 /// How long the end of a kernel may take. A server first asks it to go, and kills it some seconds later.
-const DELETE_BOUND: Duration = Duration::from_secs(15);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Ends a kernel of a server, and says in the log when it cannot be.
-pub async fn delete_kernel(server: &Server, id: &str) {
-    match timeout(DELETE_BOUND, server.delete_kernel(id)).await {
+pub async fn delete_kernel(server: &ServerClient, id: &str) {
+    match timeout(DELETE_TIMEOUT, server.delete_kernel(id)).await {
         Ok(Ok(()) | Err(ServerError::NotFound { .. })) => {}
         Ok(Err(error)) => tracing::warn!(%error, id, "a kernel of the server was not ended"),
         Err(_) => tracing::warn!(id, "a kernel of the server was not ended in time"),
@@ -46,30 +46,30 @@ pub async fn delete_kernel(server: &Server, id: &str) {
 /// A kernel behind a server. Its death is told by its connection, and by whoever ends it.
 #[derive(Debug)]
 pub struct ServerProcess {
-    server: Server,
+    server: ServerClient,
     id: String,
-    ending: Ending,
+    policy: ShutdownPolicy,
     ended: watch::Sender<bool>,
 }
 
 impl ServerProcess {
     /// The process of the kernel with that id.
-    pub fn new(server: Server, id: String, ending: Ending) -> Self {
-        Self { server, id, ending, ended: watch::Sender::new(false) }
+    pub fn new(server: ServerClient, id: String, policy: ShutdownPolicy) -> Self {
+        Self { server, id, policy, ended: watch::Sender::new(false) }
     }
 
-    async fn remove(server: Server, id: String) {
+    async fn delete(server: ServerClient, id: String) {
         delete_kernel(&server, &id).await;
     }
 
-    async fn start_again(server: Server, id: String, _turn: OwnedMutexGuard<()>) {
+    async fn restart(server: ServerClient, id: String, _turn: OwnedMutexGuard<()>) {
         if let Err(error) = server.restart_kernel(&id).await {
             tracing::debug!(%error, id, "the kernel was not started again");
         }
     }
 
     fn is_deleted(&self) -> bool {
-        matches!(&self.ending, Ending::Deleted(left) if !left.load(Ordering::Acquire))
+        matches!(&self.policy, ShutdownPolicy::Delete(left) if !left.load(Ordering::Acquire))
     }
 }
 
@@ -95,7 +95,7 @@ impl Process for ServerProcess {
         // The sender is here, so this does not fail.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
         // Nothing less ends one that does not hear.
-        Ok(Exit { signal: Some(SIGKILL), ..UNTOLD })
+        Ok(Exit { signal: Some(SIGKILL), ..UNKNOWN_EXIT })
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
@@ -106,7 +106,7 @@ impl Process for ServerProcess {
                     tracing::debug!(%error, id, "the kernel was not interrupted");
                 }
             })),
-            SIGKILL if self.is_deleted() => keeper::spawn(Self::remove(server, id)),
+            SIGKILL if self.is_deleted() => keeper::spawn(Self::delete(server, id)),
             _ => {}
         }
         Ok(())
@@ -118,17 +118,19 @@ impl Process for ServerProcess {
 
     async fn kill_tree(&self) -> Result<()> {
         let (server, id) = (self.server.clone(), self.id.clone());
-        let work = match &self.ending {
-            Ending::StartedAgain(lock) => {
+        let work = match &self.policy {
+            ShutdownPolicy::Restart(lock) => {
                 let turn = Arc::clone(lock).lock_owned().await;
-                Some(tokio::spawn(Self::start_again(server, id, turn)))
+                Some(tokio::spawn(Self::restart(server, id, turn)))
             }
-            Ending::Deleted(_) if self.is_deleted() => Some(tokio::spawn(Self::remove(server, id))),
-            Ending::Deleted(_) => None,
+            ShutdownPolicy::Delete(_) if self.is_deleted() => {
+                Some(tokio::spawn(Self::delete(server, id)))
+            }
+            ShutdownPolicy::Delete(_) => None,
         };
         if let Some(work) = work {
             // It goes on; the kernel as it was is of no use to anybody from now on.
-            let _ = timeout(KILL_BOUND, work).await;
+            let _ = timeout(KILL_TIMEOUT, work).await;
         }
         self.ended.send_replace(true);
         Ok(())

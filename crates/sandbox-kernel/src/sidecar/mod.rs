@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
-use jupyter_protocol::websocket::Server;
+use jupyter_protocol::websocket::ServerClient;
 use sandbox_agent_client::AgentConnection;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use sandbox_engine::host::{FileSystem, ProcessHost as _, Spawn, Spawned};
@@ -26,7 +26,7 @@ use crate::server::{delete_kernel, keeper};
 #[derive(Debug)]
 pub struct SidecarKernel {
     /// Where it is.
-    pub server: Server,
+    pub server: ServerClient,
     /// What the server knows it by.
     pub id: String,
     /// The connection to it.
@@ -198,7 +198,7 @@ fn over() -> Error {
 
 /// Waits until nothing is carried any more or nobody holds it, and deletes the kernel.
 async fn delete_when_over(
-    server: Server,
+    server: ServerClient,
     id: String,
     client: Client,
     mut kept: watch::Receiver<()>,

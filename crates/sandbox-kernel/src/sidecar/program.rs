@@ -3,17 +3,17 @@
 use sandbox_python::agent::{PROCESSES, arguments};
 use serde_json::{Value, json};
 
-const ADDRESSED: &str = include_str!("../python/addressed.py");
+const STDIN_PEER: &str = include_str!("../python/stdin_peer.py");
 
-const CARRIER: &str = include_str!("../python/sidecar.py");
+const TRANSPORT: &str = include_str!("../python/sidecar.py");
 
 /// One statement that leaves no name behind.
-pub(super) fn source(word: &str, nonce: &str, folder: &str) -> String {
-    let settings = json!({"word": word, "arguments": arguments(nonce, None), "folder": folder});
+pub(super) fn source(prefix: &str, nonce: &str, folder: &str) -> String {
+    let settings = json!({"prefix": prefix, "arguments": arguments(nonce, None), "folder": folder});
     let names = json!({"SETTINGS": settings, "__name__": "sandbox_sidecar"});
     format!(
         "exec(compile({}, '<sandbox sidecar>', 'exec'), __import__('json').loads({}))",
-        Value::from([ADDRESSED, PROCESSES, CARRIER].join("\n\n")),
+        Value::from([STDIN_PEER, PROCESSES, TRANSPORT].join("\n\n")),
         Value::from(names.to_string()),
     )
 }
@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn it_is_one_line_of_ascii() {
-        let source = source("word:", "nonce", "/tmp/x");
+        let source = source("prefix:", "nonce", "/tmp/x");
         assert!(source.is_ascii() && !source.contains('\n'));
     }
 }

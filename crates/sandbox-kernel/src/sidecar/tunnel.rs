@@ -1,6 +1,6 @@
 //! The bytes of an agent, on the stdin channel of a kernel.
 //!
-//! Messages carry a word that no code was told, a letter, and two numbers: a place in the stream of who sends it, and how far
+//! Messages carry a prefix that no code was acked, a letter, and two numbers: a place in the stream of who sends it, and how far
 //! the other stream was taken. `D` is a piece that begins at that place, `A` tells what was taken, `R` says that messages may
 //! be lost and asks for everything from that place on, `S` asks for that alone, and `E` is the end.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
-use jupyter_protocol::client::{Client, Running};
+use jupyter_protocol::client::{Client, ExecutionStream};
 use jupyter_protocol::content::InputReply;
 use jupyter_protocol::execution::{End, Event, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, Parent};
@@ -22,25 +22,25 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::program;
-use crate::link::MESSAGE;
+use crate::stdin_channel::MESSAGE;
 
 /// The longest piece that is sent at once.
-const PIECE: usize = 256 << 10;
+const CHUNK_SIZE: usize = 256 << 10;
 
 /// What may be on its way at once: bytes, and messages, because queues between here and there count those.
-const MOST_BYTES: u64 = 4 << 20;
-const MOST_PIECES: usize = 128;
+const MAX_UNACKED_BYTES: u64 = 4 << 20;
+const MAX_UNACKED_CHUNKS: usize = 128;
 
 /// Pieces that wait for who takes them.
-const WAITING: usize = 8;
+const QUEUE_CAPACITY: usize = 8;
 
-/// How long nothing may be heard of what was sent, until it counts as lost on its way.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long nothing may be received of what was sent, until it counts as lost on its way.
+const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the other end may take to end, once this one has.
-const LAST: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Both streams of an agent, and word of the end of them.
+/// Both streams of an agent, and prefix of the end of them.
 pub(super) struct Tunnel {
     pub(super) from: AgentReader,
     pub(super) into: AgentWriter,
@@ -53,32 +53,32 @@ pub(super) struct Tunnel {
 /// # Errors
 /// `Unavailable` when the connection is closed.
 pub(super) async fn open(client: Client, nonce: &str, folder: &str) -> Result<Tunnel> {
-    let word = format!("sandbox-{}:", random_hex(16));
-    let mut request = ExecuteRequest::new(program::source(&word, nonce, folder));
+    let prefix = format!("sandbox-{}:", random_hex(16));
+    let mut request = ExecuteRequest::new(program::source(&prefix, nonce, folder));
     (request.silent, request.store_history, request.allow_stdin) = (true, false, true);
     let request = client.session().request(request);
-    let parent = Parent::of(&request.header);
+    let parent = Parent::from_header(&request.header);
     let running = client.execute_message(request).await.map_err(|error| {
         let message = format!("the kernel that works with files and commands is gone: {error}");
         Error::new(ErrorKind::Unavailable, "start_kernel", message)
     })?;
-    let (near, far) = duplex(PIECE);
-    let (send, receive) = mpsc::channel(WAITING);
+    let (near, far) = duplex(CHUNK_SIZE);
+    let (send, receive) = mpsc::channel(QUEUE_CAPACITY);
     let (running_on, over) = watch::channel(());
-    let carrier = Carrier {
+    let transport = StdinTransport {
         client,
-        word,
+        prefix,
         parent,
         running,
         unacked: VecDeque::new(),
         sent: 0,
-        heard: 0,
-        told: 0,
-        last_word: Instant::now(),
-        words: None,
+        received: 0,
+        acked: 0,
+        last_heard_at: Instant::now(),
+        exit_message: None,
     };
     tokio::spawn(async move {
-        let why = carrier.carry(far, &send).await;
+        let why = transport.run(far, &send).await;
         // Nobody may listen any more.
         let _ = send.send(Err(io::Error::other(why))).await;
         drop(running_on);
@@ -90,35 +90,35 @@ pub(super) async fn open(client: Client, nonce: &str, folder: &str) -> Result<Tu
     Ok(Tunnel { from: from.boxed(), into: Box::pin(near), over })
 }
 
-struct Carrier {
+struct StdinTransport {
     client: Client,
-    word: String,
+    prefix: String,
     parent: Parent,
-    running: Running,
+    running: ExecutionStream,
     /// What was sent and not taken yet, with where it begins.
     unacked: VecDeque<(u64, Bytes)>,
     sent: u64,
-    heard: u64,
-    /// How much of what was heard the other end was told.
-    told: u64,
-    last_word: Instant,
+    received: u64,
+    /// How much of what was received the other end was acked.
+    acked: u64,
+    last_heard_at: Instant,
     /// How the agent ended.
-    words: Option<String>,
+    exit_message: Option<String>,
 }
 
 /// What the other end says.
-struct Said {
+struct Header {
     kind: char,
     at: u64,
     taken: u64,
 }
 
 /// Nobody is left to talk to.
-struct Gone;
+struct Disconnected;
 
-impl Carrier {
+impl StdinTransport {
     /// Carries until one of both ends is over. Says why.
-    async fn carry(
+    async fn run(
         mut self,
         mut from_host: DuplexStream,
         to_host: &mpsc::Sender<io::Result<Bytes>>,
@@ -126,30 +126,30 @@ impl Carrier {
         let mut buffer = BytesMut::new();
         let mut last = None;
         loop {
-            let (has_room, waits) = (self.has_room(), !self.unacked.is_empty());
-            let lost_at = self.last_word + PATIENCE;
+            let (may_send, waits) = (self.may_send(), !self.unacked.is_empty());
+            let lost_at = self.last_heard_at + ACK_TIMEOUT;
             let given_up = last.unwrap_or_else(Instant::now);
             let done = tokio::select! {
                 biased;
                 event = self.running.next() => match event {
-                    Some(Event::Finished(outcome)) => return self.why(&outcome),
+                    Some(Event::Finished(outcome)) => return self.end_reason(&outcome),
                     Some(event) => self.take(event, to_host).await,
-                    None => Err(Gone),
+                    None => Err(Disconnected),
                 },
-                read = read_piece(&mut from_host, &mut buffer), if last.is_none() && has_room => {
+                read = read_piece(&mut from_host, &mut buffer), if last.is_none() && may_send => {
                     match read {
                         Ok(piece) if !piece.is_empty() => self.send(piece).await,
                         _ => {
-                            last = Some(Instant::now() + LAST);
-                            self.say("E", self.heard, None).await
+                            last = Some(Instant::now() + SHUTDOWN_TIMEOUT);
+                            self.send_message("E", self.received, None).await
                         }
                     }
                 }
                 () = sleep_until(lost_at), if waits => {
-                    self.last_word = Instant::now();
-                    self.say("R", self.heard, None).await
+                    self.last_heard_at = Instant::now();
+                    self.send_message("R", self.received, None).await
                 }
-                () = sleep_until(given_up), if last.is_some() => Err(Gone),
+                () = sleep_until(given_up), if last.is_some() => Err(Disconnected),
             };
             if done.is_err() {
                 return "the connection with the kernel was closed".to_owned();
@@ -157,86 +157,89 @@ impl Carrier {
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn may_send(&self) -> bool {
         let waiting = self.unacked.front().map_or(0, |(begin, _)| self.sent - begin);
-        waiting < MOST_BYTES && self.unacked.len() < MOST_PIECES
+        waiting < MAX_UNACKED_BYTES && self.unacked.len() < MAX_UNACKED_CHUNKS
     }
 
     async fn take(
         &mut self,
         event: Event,
         to_host: &mpsc::Sender<io::Result<Bytes>>,
-    ) -> std::result::Result<(), Gone> {
+    ) -> std::result::Result<(), Disconnected> {
         match event {
             Event::Message { channel: Channel::Stdin, message } => {
-                if let Some(piece) = self.hear(&message).await? {
-                    to_host.send(Ok(piece)).await.map_err(|_| Gone)?;
-                    if self.heard - self.told >= MOST_BYTES / 8 {
-                        self.say("A", self.heard, None).await?;
+                if let Some(piece) = self.receive(&message).await? {
+                    to_host.send(Ok(piece)).await.map_err(|_| Disconnected)?;
+                    if self.received - self.acked >= MAX_UNACKED_BYTES / 8 {
+                        self.send_message("A", self.received, None).await?;
                     }
                 }
                 Ok(())
             }
             // What was on its way may be gone, in both directions.
-            Event::Lost(_) => self.say("R", self.heard, None).await,
+            Event::Lost(_) => self.send_message("R", self.received, None).await,
             _ => Ok(()),
         }
     }
 
     /// Takes in a message. A piece that continues what has come so far is for the host.
-    async fn hear(&mut self, message: &Message) -> std::result::Result<Option<Bytes>, Gone> {
-        let Some((said, content)) = said(&self.word, message) else { return Ok(None) };
-        self.last_word = Instant::now();
+    async fn receive(
+        &mut self,
+        message: &Message,
+    ) -> std::result::Result<Option<Bytes>, Disconnected> {
+        let Some((said, content)) = parse(&self.prefix, message) else { return Ok(None) };
+        self.last_heard_at = Instant::now();
         let is_taken = |(begin, piece): &(u64, Bytes)| begin + piece.len() as u64 <= said.taken;
         while self.unacked.front().is_some_and(is_taken) {
             self.unacked.pop_front();
         }
         match said.kind {
-            'D' if said.at == self.heard => {
+            'D' if said.at == self.received => {
                 let piece = Bytes::from(message.buffers.concat());
-                self.heard += piece.len() as u64;
+                self.received += piece.len() as u64;
                 return Ok(Some(piece));
             }
-            'D' if said.at > self.heard => self.say("S", self.heard, None).await?,
+            'D' if said.at > self.received => self.send_message("S", self.received, None).await?,
             'S' => {
                 let again = self.unacked.iter().filter(|(begin, _)| *begin >= said.at);
                 for (begin, piece) in again.cloned().collect::<Vec<_>>() {
-                    self.say("D", begin, Some(piece)).await?;
+                    self.send_message("D", begin, Some(piece)).await?;
                 }
             }
-            'E' => self.words = Some(how_it_ended(&content)),
+            'E' => self.exit_message = Some(describe_exit(&content)),
             _ => {}
         }
         Ok(None)
     }
 
-    async fn send(&mut self, piece: Bytes) -> std::result::Result<(), Gone> {
+    async fn send(&mut self, piece: Bytes) -> std::result::Result<(), Disconnected> {
         if self.unacked.is_empty() {
-            self.last_word = Instant::now();
+            self.last_heard_at = Instant::now();
         }
         let begin = self.sent;
         self.sent += piece.len() as u64;
         self.unacked.push_back((begin, piece.clone()));
-        self.say("D", begin, Some(piece)).await
+        self.send_message("D", begin, Some(piece)).await
     }
 
-    async fn say(
+    async fn send_message(
         &mut self,
         kind: &str,
         at: u64,
         piece: Option<Bytes>,
-    ) -> std::result::Result<(), Gone> {
-        self.told = self.heard;
+    ) -> std::result::Result<(), Disconnected> {
+        self.acked = self.received;
         let mut reply = InputReply::default();
-        reply.value = format!("{}{kind} {at} {}", self.word, self.heard);
+        reply.value = format!("{}{kind} {at} {}", self.prefix, self.received);
         let mut message = self.client.session().message(self.parent.clone(), reply);
         message.buffers.extend(piece);
-        self.client.send(Channel::Stdin, message).await.map_err(|_| Gone)
+        self.client.send(Channel::Stdin, message).await.map_err(|_| Disconnected)
     }
 
-    fn why(&self, outcome: &Outcome) -> String {
-        if let Some(words) = &self.words {
-            return words.clone();
+    fn end_reason(&self, outcome: &Outcome) -> String {
+        if let Some(exit_message) = &self.exit_message {
+            return exit_message.clone();
         }
         match (&outcome.end, &outcome.error) {
             (End::Replied, Some(error)) => {
@@ -256,7 +259,7 @@ impl Carrier {
 
 /// The next piece, which is empty at the end. Nothing is lost when the future is dropped.
 async fn read_piece(from: &mut DuplexStream, buffer: &mut BytesMut) -> io::Result<Bytes> {
-    buffer.reserve(PIECE);
+    buffer.reserve(CHUNK_SIZE);
     from.read_buf(buffer).await?;
     Ok(buffer.split().freeze())
 }
@@ -264,32 +267,32 @@ async fn read_piece(from: &mut DuplexStream, buffer: &mut BytesMut) -> io::Resul
 /// Nothing else of a message is kept, whatever else is in it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Spoken {
+struct RawMessage {
     said: String,
     status: i64,
-    words: String,
+    exit_message: String,
 }
 
 /// Reads a message. `None` when it is not one of ours.
-fn said(word: &str, message: &Message) -> Option<(Said, Spoken)> {
+fn parse(prefix: &str, message: &Message) -> Option<(Header, RawMessage)> {
     if message.header.msg_type != MESSAGE {
         return None;
     }
-    let content: Spoken = serde_json::from_slice(&message.content.to_json()).ok()?;
-    let mut parts = content.said.strip_prefix(word)?.split(' ');
+    let content: RawMessage = serde_json::from_slice(&message.content.to_json()).ok()?;
+    let mut parts = content.said.strip_prefix(prefix)?.split(' ');
     let kind = parts.next()?.chars().next()?;
     let (at, taken) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    Some((Said { kind, at, taken }, content))
+    Some((Header { kind, at, taken }, content))
 }
 
-fn how_it_ended(content: &Spoken) -> String {
+fn describe_exit(content: &RawMessage) -> String {
     let status = content.status;
     let how = match status {
         0 => "the process for files and commands has ended".to_owned(),
         ..0 => format!("the process for files and commands was ended by signal {}", -status),
         1.. => format!("the process for files and commands has failed with status {status}"),
     };
-    match content.words.lines().rev().find(|line| !line.trim().is_empty()) {
+    match content.exit_message.lines().rev().find(|line| !line.trim().is_empty()) {
         Some(last) => format!("{how}: {}", last.trim()),
         None => how,
     }
@@ -309,28 +312,32 @@ mod tests {
             let content = Unknown::new(kind, &json!({"said": text})).unwrap();
             Session::default().request(Content::Unknown(content))
         };
-        let (found, _) = said("word:", &message(MESSAGE, "word:D 7 12")).unwrap();
+        let (found, _) = parse("prefix:", &message(MESSAGE, "prefix:D 7 12")).unwrap();
         assert_eq!((found.kind, found.at, found.taken), ('D', 7, 12));
         for (kind, text) in [
             (MESSAGE, "D 7 12"),
-            (MESSAGE, "word:"),
-            (MESSAGE, "word:D 7"),
-            (MESSAGE, "word:D -7 0"),
-            ("other", "word:D 7 12"),
+            (MESSAGE, "prefix:"),
+            (MESSAGE, "prefix:D 7"),
+            (MESSAGE, "prefix:D -7 0"),
+            ("other", "prefix:D 7 12"),
         ] {
-            assert!(said("word:", &message(kind, text)).is_none(), "{kind} {text}");
+            assert!(parse("prefix:", &message(kind, text)).is_none(), "{kind} {text}");
         }
     }
 
     #[test]
     fn the_end_of_an_agent_is_told_in_words() {
-        let told = |status, words: &str| {
-            how_it_ended(&Spoken { status, words: words.to_owned(), ..Spoken::default() })
+        let acked = |status, exit_message: &str| {
+            describe_exit(&RawMessage {
+                status,
+                exit_message: exit_message.to_owned(),
+                ..RawMessage::default()
+            })
         };
-        assert_eq!(told(0, ""), "the process for files and commands has ended");
-        assert_eq!(told(-9, "\n"), "the process for files and commands was ended by signal 9");
+        assert_eq!(acked(0, ""), "the process for files and commands has ended");
+        assert_eq!(acked(-9, "\n"), "the process for files and commands was ended by signal 9");
         assert_eq!(
-            told(1, "Traceback\nOSError: x\n"),
+            acked(1, "Traceback\nOSError: x\n"),
             "the process for files and commands has failed with status 1: OSError: x"
         );
     }

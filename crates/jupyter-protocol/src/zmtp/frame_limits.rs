@@ -1,7 +1,7 @@
 //! Looks at what a kernel sends before a ZeroMQ library does.
 //!
 //! The library believes the lengths in frame headers and allocates them, so nine bytes could end the
-//! process. The guard reads every header first and lets pass only what is within the limits.
+//! process. The limiter reads every header first and lets pass only what is within the limits.
 
 use bytes::BytesMut;
 use thiserror::Error;
@@ -50,11 +50,11 @@ pub enum Violation {
 /// What was let through is well formed: a greeting, READY, and messages within the limits. Commands after READY are
 /// left out. Nothing of a frame is let through before its header was seen.
 #[derive(Clone, Debug)]
-pub struct Guard {
+pub struct FrameLimiter {
     peers: &'static [&'static str],
     limits: Limits,
     state: State,
-    held: Vec<u8>,
+    buffered: Vec<u8>,
     is_ready: bool,
     frames: usize,
     bytes: u64,
@@ -64,18 +64,18 @@ pub struct Guard {
 enum State {
     Greeting,
     Header,
-    /// Bytes of a command that are still to come. It is held until it is complete.
+    /// Bytes of a command that are still to come. It is buffered until it is complete.
     Command(usize),
     /// Bytes of a frame that are still to come.
     Body(u64),
 }
 
-impl Guard {
-    /// A guard for a new connection to one of these types of sockets.
+impl FrameLimiter {
+    /// A limiter for a new connection to one of these types of sockets.
     #[must_use]
     pub fn new(peers: &'static [&'static str], limits: Limits) -> Self {
         let state = State::Greeting;
-        Self { peers, limits, state, held: Vec::new(), is_ready: false, frames: 0, bytes: 0 }
+        Self { peers, limits, state, buffered: Vec::new(), is_ready: false, frames: 0, bytes: 0 }
     }
 
     /// Appends to `out` what may pass of `input`.
@@ -101,16 +101,17 @@ impl Guard {
     }
 
     fn greeting<'a>(&mut self, input: &'a [u8], out: &mut BytesMut) -> Result<&'a [u8], Violation> {
-        let rest = self.hold(input, GREETING);
+        let rest = self.buffer(input, GREETING);
         // Older versions begin with other bytes and then wait, so do not wait for all 64.
-        if self.held[0] != 0xff || self.held.get(9).is_some_and(|byte| *byte != 0x7f) {
+        if self.buffered[0] != 0xff || self.buffered.get(9).is_some_and(|byte| *byte != 0x7f) {
             return Err(Violation::Greeting);
         }
-        if self.held.len() == GREETING {
-            if self.held[10] < 3 {
+        if self.buffered.len() == GREETING {
+            if self.buffered[10] < 3 {
                 return Err(Violation::Greeting);
             }
-            let mechanism = self.held[12..32].split(|byte| *byte == 0).next().unwrap_or_default();
+            let mechanism =
+                self.buffered[12..32].split(|byte| *byte == 0).next().unwrap_or_default();
             if mechanism != b"NULL" {
                 return Err(Violation::Mechanism(String::from_utf8_lossy(mechanism).into_owned()));
             }
@@ -121,16 +122,17 @@ impl Guard {
     }
 
     fn header<'a>(&mut self, input: &'a [u8], out: &mut BytesMut) -> Result<&'a [u8], Violation> {
-        let flags = *self.held.first().unwrap_or(&input[0]);
+        let flags = *self.buffered.first().unwrap_or(&input[0]);
         if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
             return Err(Violation::Header);
         }
         let width = if flags & LONG == 0 { 2 } else { 9 };
-        let rest = self.hold(input, width);
-        if self.held.len() < width {
+        let rest = self.buffer(input, width);
+        if self.buffered.len() < width {
             return Ok(rest);
         }
-        let length = self.held[1..].iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
+        let length =
+            self.buffered[1..].iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
         if flags & COMMAND == 0 {
             self.begin_frame(flags, length)?;
             self.release(out);
@@ -181,7 +183,7 @@ impl Guard {
         out: &mut BytesMut,
     ) -> Result<&'a [u8], Violation> {
         let (part, rest) = input.split_at(left.min(input.len()));
-        self.held.extend_from_slice(part);
+        self.buffered.extend_from_slice(part);
         self.state = State::Command(left - part.len());
         if left == part.len() {
             self.finish_command(out)?;
@@ -193,10 +195,11 @@ impl Guard {
     fn finish_command(&mut self, out: &mut BytesMut) -> Result<(), Violation> {
         self.state = State::Header;
         if self.is_ready {
-            self.held.clear();
+            self.buffered.clear();
             return Ok(());
         }
-        let body = if self.held[0] & LONG == 0 { &self.held[2..] } else { &self.held[9..] };
+        let body =
+            if self.buffered[0] & LONG == 0 { &self.buffered[2..] } else { &self.buffered[9..] };
         let kind = property(body, "Socket-Type").ok_or(Violation::Handshake)?;
         if !self.peers.iter().any(|peer| peer.as_bytes() == kind) {
             return Err(Violation::SocketType(String::from_utf8_lossy(kind).into_owned()));
@@ -211,10 +214,10 @@ impl Guard {
     }
 
     fn body<'a>(&mut self, input: &'a [u8], left: u64, out: &mut BytesMut) -> &'a [u8] {
-        let most = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
-        let (part, rest) = input.split_at(most);
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
+        let (part, rest) = input.split_at(length);
         out.extend_from_slice(part);
-        self.state = State::Body(left - most as u64);
+        self.state = State::Body(left - length as u64);
         self.skip_empty();
         rest
     }
@@ -225,16 +228,16 @@ impl Guard {
         }
     }
 
-    /// Lets pass what is held.
+    /// Lets pass what is buffered.
     fn release(&mut self, out: &mut BytesMut) {
-        out.extend_from_slice(&self.held);
-        self.held.clear();
+        out.extend_from_slice(&self.buffered);
+        self.buffered.clear();
     }
 
     /// Holds bytes until there are so many; what is left over.
-    fn hold<'a>(&mut self, input: &'a [u8], until: usize) -> &'a [u8] {
-        let (part, rest) = input.split_at((until - self.held.len()).min(input.len()));
-        self.held.extend_from_slice(part);
+    fn buffer<'a>(&mut self, input: &'a [u8], until: usize) -> &'a [u8] {
+        let (part, rest) = input.split_at((until - self.buffered.len()).min(input.len()));
+        self.buffered.extend_from_slice(part);
         rest
     }
 }
@@ -273,9 +276,9 @@ mod tests {
 
     /// What passes when the bytes come in pieces of this size.
     fn filter(bytes: &[u8], piece: usize, limits: Limits) -> (Vec<u8>, Result<(), Violation>) {
-        let mut guard = Guard::new(ROUTERS, limits);
+        let mut limiter = FrameLimiter::new(ROUTERS, limits);
         let mut out = BytesMut::new();
-        let result = bytes.chunks(piece).try_for_each(|piece| guard.filter(piece, &mut out));
+        let result = bytes.chunks(piece).try_for_each(|piece| limiter.filter(piece, &mut out));
         (out.to_vec(), result)
     }
 
@@ -367,9 +370,9 @@ mod tests {
     #[test]
     fn a_frame_can_be_appended_between_frames_alone() {
         let between = |bytes: &[u8]| {
-            let mut guard = Guard::new(ROUTERS, Limits::default());
-            guard.filter(bytes, &mut BytesMut::new()).unwrap();
-            guard.is_between_frames()
+            let mut limiter = FrameLimiter::new(ROUTERS, Limits::default());
+            limiter.filter(bytes, &mut BytesMut::new()).unwrap();
+            limiter.is_between_frames()
         };
         assert!(!between(&greeting()) && between(&opening()));
         for (bytes, expected) in [

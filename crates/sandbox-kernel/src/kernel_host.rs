@@ -51,9 +51,9 @@ pub struct StartedKernel {
 }
 
 /// A kernel that ends unless somebody keeps it.
-pub(crate) struct Unwanted(Option<Arc<KernelProcess>>);
+pub(crate) struct KernelGuard(Option<Arc<KernelProcess>>);
 
-impl Unwanted {
+impl KernelGuard {
     pub(crate) fn new(process: &Arc<KernelProcess>) -> Self {
         Self(Some(Arc::clone(process)))
     }
@@ -63,7 +63,7 @@ impl Unwanted {
     }
 }
 
-impl Drop for Unwanted {
+impl Drop for KernelGuard {
     fn drop(&mut self) {
         const SIGKILL: i32 = 9;
         if let Some(process) = &self.0 {
@@ -74,12 +74,12 @@ impl Drop for Unwanted {
 
 /// A box whose interpreters are kernels, and whose programs and files are those of another box.
 #[derive(Debug)]
-pub struct KernelBox {
+pub struct KernelHost {
     inner: Arc<dyn ProcessHost>,
     source: Arc<dyn KernelSource>,
 }
 
-impl KernelBox {
+impl KernelHost {
     /// Kernels of that source, beside what `inner` holds.
     pub fn new(inner: Arc<dyn ProcessHost>, source: Arc<dyn KernelSource>) -> Self {
         Self { inner, source }
@@ -87,7 +87,7 @@ impl KernelBox {
 }
 
 #[async_trait]
-impl ProcessHost for KernelBox {
+impl ProcessHost for KernelHost {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         self.inner.spawn(spec).await
     }
@@ -98,22 +98,22 @@ impl ProcessHost for KernelBox {
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
         let kernel = self.source.start(spec).await?;
-        let unwanted = Unwanted::new(&kernel.process);
+        let guard = KernelGuard::new(&kernel.process);
         let streams = [Arc::new(Buffer::default()), Arc::new(Buffer::default())];
         let [published_out, published_err] = streams.each_ref().map(Arc::clone);
         let mut bridge =
             Bridge::new(kernel.client, Arc::clone(&kernel.process), kernel.program, streams);
         bridge.prepare().await?;
-        unwanted.keep();
+        guard.keep();
         let pid = kernel.process.pid();
-        let control = control(|served| {
-            served.reply(&Reply::Ready {
+        let control = control(|kernel_side| {
+            kernel_side.reply(&Reply::Ready {
                 protocol: PROTOCOL_VERSION,
                 pid,
                 python_version: String::new(),
                 self_check: String::new(),
             });
-            tokio::spawn(bridge.serve(served)).abort_handle()
+            tokio::spawn(bridge.serve(kernel_side)).abort_handle()
         });
         let (own_out, own_err) = match kernel.streams {
             Some(Streams { stdout, stderr }) => (Some(stdout), Some(stderr)),

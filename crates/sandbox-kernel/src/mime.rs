@@ -18,15 +18,15 @@ const TEXT_LIMIT: usize = 1 << 20;
 
 /// What one run may still show.
 #[derive(Debug)]
-pub(crate) struct Room(usize);
+pub(crate) struct DisplayBudget(usize);
 
-impl Default for Room {
+impl Default for DisplayBudget {
     fn default() -> Self {
         Self(RUN_LIMIT)
     }
 }
 
-impl Room {
+impl DisplayBudget {
     /// The representations that fit, plain text first. The others are named in `notes`.
     pub(crate) fn take(&mut self, bundle: &MimeBundle, notes: &mut Vec<String>) -> Vec<MimeData> {
         let mut items: Vec<MimeData> =
@@ -145,7 +145,7 @@ mod tests {
     fn take(bundle: Value) -> (Vec<MimeData>, Vec<String>) {
         let mut notes = Vec::new();
         let Value::Object(bundle) = bundle else { panic!("not an object") };
-        let items = Room::default().take(&MimeBundle(bundle), &mut notes);
+        let items = DisplayBudget::default().take(&MimeBundle(bundle), &mut notes);
         (items, notes)
     }
 

@@ -1,7 +1,7 @@
 //! Making contents: what a message of a type nearly always needs, as arguments.
 
-mod asked;
-mod published;
+mod iopub;
+mod requests;
 
 #[cfg(test)]
 mod tests {

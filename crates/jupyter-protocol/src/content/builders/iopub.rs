@@ -25,7 +25,7 @@ impl Stream {
 }
 
 impl Transient {
-    fn of(display_id: impl Into<String>) -> Self {
+    fn from_display_id(display_id: impl Into<String>) -> Self {
         Self { display_id: Some(display_id.into()), ..Self::default() }
     }
 }
@@ -40,7 +40,7 @@ impl DisplayData {
     /// The same with an id, by which an [`UpdateDisplayData`] replaces it.
     #[must_use]
     pub fn with_display_id(mut self, display_id: impl Into<String>) -> Self {
-        self.transient = Transient::of(display_id);
+        self.transient = Transient::from_display_id(display_id);
         self
     }
 }
@@ -49,7 +49,7 @@ impl UpdateDisplayData {
     /// Something new to show wherever this id is shown.
     #[must_use]
     pub fn new(display_id: impl Into<String>, data: MimeBundle) -> Self {
-        Self { data, transient: Transient::of(display_id), ..Self::default() }
+        Self { data, transient: Transient::from_display_id(display_id), ..Self::default() }
     }
 }
 

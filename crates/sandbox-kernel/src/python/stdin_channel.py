@@ -6,13 +6,13 @@ from collections import deque
 from socket import socketpair
 
 # What our messages begin with.
-WORD = load("driver")["WORD"]
-CHUNK = 256 << 10
+PREFIX = load("driver")["PREFIX"]
+CHUNK_SIZE = 256 << 10
 
-addressed = load("addressed")["addressed"]
+stdin_peer = load("stdin_peer")["stdin_peer"]
 
 
-class Link:
+class StdinChannel:
     """Bytes between this process and its host, on the stdin channel. One thread has the socket to itself."""
 
     def __init__(self, driver):
@@ -28,12 +28,12 @@ class Link:
         self.owed = deque()
         self.to_near = bytearray()
         self.pid = os.getpid()
-        self.thread = threading.Thread(target=self.pump, daemon=True, name="sandbox link")
+        self.thread = threading.Thread(target=self.pump, daemon=True, name="sandbox stdin channel")
         self.thread.start()
 
     def address(self):
         """From now on, what is said is about the request that is worked on now."""
-        self.ident, self.parent = addressed(self.kernel)
+        self.ident, self.parent = stdin_peer(self.kernel)
 
     def feed(self, write):
         """From now on, what the host sends as input goes there. Returns what ends that."""
@@ -68,28 +68,28 @@ class Link:
                     self.wake_end.recv(4096)
                     self.change_input()
                 if ready.get(self.far.fileno(), 0) & zmq.POLLIN:
-                    self.tell("T", self.far.recv(CHUNK))
+                    self.send_message("T", self.far.recv(CHUNK_SIZE))
                 if socket in ready:
-                    self.hear(socket)
+                    self.receive(socket)
                 self.pass_on()
             except zmq.ZMQError:
                 return  # the kernel ends
             except (BlockingIOError, InterruptedError):
                 pass
 
-    def tell(self, kind, data=b""):
+    def send_message(self, kind, data=b""):
         kernel = self.kernel
-        content, buffers = {"said": WORD + kind}, [data] if data else None
+        content, buffers = {"said": PREFIX + kind}, [data] if data else None
         kernel.session.send(
             kernel.stdin_socket, "sandbox_link", content, self.parent, ident=self.ident, buffers=buffers
         )
 
-    def hear(self, socket):
+    def receive(self, socket):
         _, message = self.kernel.session.recv(socket)
         value = message["content"].get("value", "") if message else ""
-        if not value.startswith(WORD):
+        if not value.startswith(PREFIX):
             return
-        kind, data = value[len(WORD) :], b"".join(bytes(piece) for piece in message.get("buffers") or ())
+        kind, data = value[len(PREFIX) :], b"".join(bytes(piece) for piece in message.get("buffers") or ())
         if kind == "X":
             self.driver.interrupt(int(data))
         elif kind == "T":
@@ -103,7 +103,7 @@ class Link:
             if what == "open":
                 self.input = file
                 self.owed.clear()
-                self.tell("A")
+                self.send_message("A")
             else:
                 self.end_input(file)
                 done.set()
@@ -128,11 +128,11 @@ class Link:
             except BlockingIOError:
                 return
             except OSError:
-                self.tell("E")  # nobody reads any more
+                self.send_message("E")  # nobody reads any more
                 self.end_input(self.input)
                 return
             if written < len(data):
                 self.owed[0] = data[written:]
                 return
             self.owed.popleft()
-            self.tell("A")
+            self.send_message("A")

@@ -11,33 +11,33 @@ use tokio::net::UnixListener;
 use crate::connection::Endpoint;
 
 /// How many names are tried in one place.
-const TRIES: usize = 100;
+const MAX_ATTEMPTS: usize = 100;
 
 /// A folder of our own, removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct PrivateFolder {
+pub(crate) struct IpcDir {
     path: PathBuf,
     next: AtomicU64,
 }
 
 /// A socket in the folder, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct PrivateSocket {
+pub(super) struct IpcSocket {
     pub(super) listener: UnixListener,
     path: PathBuf,
 }
 
-impl PrivateFolder {
+impl IpcDir {
     /// Makes a folder that only this user can enter.
     pub(crate) fn new() -> io::Result<Self> {
-        Self::below(candidates())
+        Self::create_in(candidates())
     }
 
-    fn below(candidates: Vec<PathBuf>) -> io::Result<Self> {
+    fn create_in(candidates: Vec<PathBuf>) -> io::Result<Self> {
         let fits = |folder: &PathBuf| folder.as_os_str().len() + 32 < Endpoint::MAX_PATH;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for folder in candidates.into_iter().filter(fits) {
-            for _ in 0..TRIES {
+            for _ in 0..MAX_ATTEMPTS {
                 let path = folder.join(new_name());
                 match DirBuilder::new().mode(0o700).create(&path) {
                     Ok(()) => return Ok(Self { path, next: AtomicU64::new(0) }),
@@ -59,28 +59,28 @@ impl PrivateFolder {
     }
 
     /// A new socket.
-    pub(super) fn socket(&self) -> io::Result<PrivateSocket> {
+    pub(super) fn socket(&self) -> io::Result<IpcSocket> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(number.to_string());
-        Ok(PrivateSocket { listener: UnixListener::bind(&path)?, path })
+        Ok(IpcSocket { listener: UnixListener::bind(&path)?, path })
     }
 }
 
-impl Drop for PrivateFolder {
+impl Drop for IpcDir {
     fn drop(&mut self) {
         // What is left over is a folder in a place for temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-impl PrivateSocket {
+impl IpcSocket {
     /// What the library connects to.
     pub(super) fn endpoint(&self) -> String {
         Endpoint::Ipc { path: self.path.clone() }.to_string()
     }
 }
 
-impl Drop for PrivateSocket {
+impl Drop for IpcSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn paths_are_short_enough_for_every_kernel() {
         let place = tempfile::tempdir().unwrap();
-        let folder = PrivateFolder::below(vec![place.path().to_owned()]).unwrap();
+        let folder = IpcDir::create_in(vec![place.path().to_owned()]).unwrap();
         let sockets = folder.path.join("k");
         let name = sockets.strip_prefix(place.path()).unwrap();
         assert!("/run/user/1000/".len() + name.as_os_str().len() <= 23, "{name:?}");
@@ -124,14 +124,14 @@ mod tests {
     fn a_place_that_cannot_be_used_is_passed_over() {
         let place = tempfile::tempdir().unwrap();
         let places = vec![place.path().join("nowhere"), place.path().to_owned()];
-        let folder = PrivateFolder::below(places).unwrap();
+        let folder = IpcDir::create_in(places).unwrap();
         assert_eq!(folder.path.parent(), Some(place.path()));
-        PrivateFolder::below(vec![place.path().join("nowhere")]).unwrap_err();
+        IpcDir::create_in(vec![place.path().join("nowhere")]).unwrap_err();
     }
 
     #[tokio::test]
     async fn nothing_is_left_and_nobody_else_can_enter() {
-        let folder = PrivateFolder::new().unwrap();
+        let folder = IpcDir::new().unwrap();
         let path = folder.path.clone();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         let socket = folder.socket().unwrap();

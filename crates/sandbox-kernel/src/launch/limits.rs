@@ -1,24 +1,24 @@
-//! The room that a kernel needs to start at all. With less it fails in the middle of that, or is silent.
+//! The limits that a kernel needs to start at all. With less it fails in the middle of that, or is silent.
 
 use sandbox_core::{ByteSize, CreateSpec, Error, Result};
 
 /// Threads and processes of a kernel of IPython: a dozen from its start, and some for what code starts.
-const PROCESSES: u32 = 16;
+const MIN_PROCESSES: u32 = 16;
 
 /// Its memory, with what its threads reserve.
-const MEMORY: ByteSize = ByteSize::mib(128);
+const MIN_MEMORY: ByteSize = ByteSize::mib(128);
 
 /// The limits of a sandbox that a kernel has to do with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct KernelLimits {
     processes: Option<u32>,
     memory: Option<ByteSize>,
 }
 
-impl Room {
+impl KernelLimits {
     /// The limits that were asked for.
     #[must_use]
-    pub fn of_create(spec: &CreateSpec) -> Self {
+    pub fn from_spec(spec: &CreateSpec) -> Self {
         Self { processes: spec.processes, memory: spec.memory }
     }
 
@@ -27,16 +27,16 @@ impl Room {
     /// # Errors
     /// `InvalidArgument` that says how much it needs.
     pub(super) fn check(self) -> Result<()> {
-        if let Some(processes) = self.processes.filter(|processes| *processes < PROCESSES) {
+        if let Some(processes) = self.processes.filter(|processes| *processes < MIN_PROCESSES) {
             let message = format!(
-                "is {processes}, and the kernel needs about {PROCESSES} processes and threads"
+                "is {processes}, and the kernel needs about {MIN_PROCESSES} processes and threads"
             );
             return Err(Error::invalid("processes", message).with_hint(
                 "allow more with `--processes` (local-eval runs code with 4); in Rust: .processes(..)",
             ));
         }
-        if let Some(memory) = self.memory.filter(|memory| *memory < MEMORY) {
-            let message = format!("is {memory}, and the kernel needs about {MEMORY}");
+        if let Some(memory) = self.memory.filter(|memory| *memory < MIN_MEMORY) {
+            let message = format!("is {memory}, and the kernel needs about {MIN_MEMORY}");
             return Err(Error::invalid("memory", message).with_hint(
                 "allow more with `--memory` (local-eval runs code with 16 MiB); in Rust: .memory(..)",
             ));
@@ -51,15 +51,15 @@ mod tests {
 
     #[test]
     fn a_limit_that_no_kernel_can_start_with_is_refused() {
-        let message = |room: Room| room.check().unwrap_err().to_string();
-        let few = Room { processes: Some(8), memory: None };
+        let message = |limits: KernelLimits| limits.check().unwrap_err().to_string();
+        let few = KernelLimits { processes: Some(8), memory: None };
         assert_eq!(
             message(few),
             "`processes` is 8, and the kernel needs about 16 processes and threads"
         );
-        let little = Room { processes: Some(16), memory: Some(ByteSize::mib(64)) };
+        let little = KernelLimits { processes: Some(16), memory: Some(ByteSize::mib(64)) };
         assert!(message(little).contains("the kernel needs about 128"), "{}", message(little));
-        Room { processes: Some(16), memory: Some(MEMORY) }.check().unwrap();
-        Room::default().check().unwrap();
+        KernelLimits { processes: Some(16), memory: Some(MIN_MEMORY) }.check().unwrap();
+        KernelLimits::default().check().unwrap();
     }
 }

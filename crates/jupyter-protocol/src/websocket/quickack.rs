@@ -12,26 +12,26 @@ use tokio::net::TcpStream;
 
 /// A TCP connection without pauses in either direction.
 #[derive(Debug)]
-pub(super) struct QuickStream(TcpStream);
+pub(super) struct QuickAckStream(TcpStream);
 
-impl QuickStream {
+impl QuickAckStream {
     /// Takes over a connection.
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        let quick = Self(stream);
-        quick.acknowledge_at_once();
-        Ok(quick)
+        let stream_with_quickack = Self(stream);
+        stream_with_quickack.enable_quickack();
+        Ok(stream_with_quickack)
     }
 
     /// The system forgets this setting as it pleases, so it is made anew with every read.
-    fn acknowledge_at_once(&self) {
+    fn enable_quickack(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         // Without it, it is slower and as correct.
         let _ = self.0.set_quickack(true);
     }
 }
 
-impl AsyncRead for QuickStream {
+impl AsyncRead for QuickAckStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -39,13 +39,13 @@ impl AsyncRead for QuickStream {
     ) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.0).poll_read(context, buffer);
         if polled.is_ready() {
-            self.acknowledge_at_once();
+            self.enable_quickack();
         }
         polled
     }
 }
 
-impl AsyncWrite for QuickStream {
+impl AsyncWrite for QuickAckStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -8,19 +8,19 @@ use std::task::Poll;
 use sandbox_core::Error;
 use sandbox_engine::host::Readable;
 
-use crate::kernel_box::Streams;
-use crate::shown::plain;
+use crate::kernel_host::Streams;
+use crate::mime::plain;
 
 /// How much of it is kept, in bytes.
-const MOST: usize = 4096;
+const MAX_SIZE: usize = 4096;
 
 /// The end of it.
 #[derive(Default)]
-pub(super) struct Said(Vec<u8>);
+pub(super) struct StartupOutput(Vec<u8>);
 
-impl Said {
+impl StartupOutput {
     /// Listens until both streams have ended.
-    pub(super) async fn listen(&mut self, streams: &Streams) {
+    pub(super) async fn read(&mut self, streams: &Streams) {
         let mut open = [true, true];
         let sources: [&dyn Readable; 2] = [&*streams.stdout, &*streams.stderr];
         poll_fn(|cx| {
@@ -40,22 +40,22 @@ impl Said {
         .await;
     }
 
-    pub(super) async fn listen_for_ever(&mut self, streams: &Streams) -> Infallible {
-        self.listen(streams).await;
+    pub(super) async fn read_forever(&mut self, streams: &Streams) -> Infallible {
+        self.read(streams).await;
         std::future::pending().await
     }
 
     fn take(&mut self, data: &[u8]) {
         self.0.extend_from_slice(data);
-        let excess = self.0.len().saturating_sub(MOST);
+        let excess = self.0.len().saturating_sub(MAX_SIZE);
         self.0.drain(..excess);
     }
 
     pub(super) fn add_to(&self, error: Error) -> Error {
-        let said = plain(&String::from_utf8_lossy(&self.0));
-        match said.trim() {
+        let output = plain(&String::from_utf8_lossy(&self.0));
+        match output.trim() {
             "" => error,
-            said => error.with_hint(format!("it said: {said}")),
+            output => error.with_hint(format!("it wrote: {output}")),
         }
     }
 }

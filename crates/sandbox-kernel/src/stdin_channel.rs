@@ -1,6 +1,6 @@
 //! What travels on the stdin channel beside questions: calls of tools, the standard input of a run, interrupts.
 //!
-//! Messages of ours carry a word that no code was told, a letter, and bytes in a buffer. `T` is a piece of the worker's
+//! Messages of ours carry a prefix that no code was told, a letter, and bytes in a buffer. `T` is a piece of the worker's
 //! control stream, both ways. To the kernel, `I` is a piece of input, `E` its end, and `X` interrupts a run; from it, `A`
 //! asks for the next piece and `E` wants no more.
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 pub(crate) const MESSAGE: &str = "sandbox_link";
 
 /// The longest piece that is sent at once.
-pub(crate) const PIECE: usize = 256 << 10;
+pub(crate) const CHUNK_SIZE: usize = 256 << 10;
 
 /// A piece of the control stream.
 pub(crate) const CONTROL: &str = "T";
@@ -28,7 +28,7 @@ pub(crate) const INTERRUPT: &str = "X";
 
 /// What the kernel said.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Said {
+pub(crate) enum StdinMessage {
     /// A piece of its control stream.
     Control(Vec<u8>),
     /// It can take more input.
@@ -39,20 +39,20 @@ pub(crate) enum Said {
 
 /// Nothing else of a message is kept, whatever code has put there.
 #[derive(Deserialize)]
-struct Spoken {
+struct RawStdinMessage {
     said: String,
 }
 
 /// Reads a message. `None` when it is not one of ours.
-pub(crate) fn said(word: &str, message: &Message) -> Option<Said> {
+pub(crate) fn parse(prefix: &str, message: &Message) -> Option<StdinMessage> {
     if message.header.msg_type != MESSAGE {
         return None;
     }
-    let content: Spoken = serde_json::from_slice(&message.content.to_json()).ok()?;
-    match content.said.strip_prefix(word)? {
-        CONTROL => Some(Said::Control(message.buffers.concat())),
-        "A" => Some(Said::More),
-        END => Some(Said::Enough),
+    let content: RawStdinMessage = serde_json::from_slice(&message.content.to_json()).ok()?;
+    match content.said.strip_prefix(prefix)? {
+        CONTROL => Some(StdinMessage::Control(message.buffers.concat())),
+        "A" => Some(StdinMessage::More),
+        END => Some(StdinMessage::Enough),
         _ => None,
     }
 }
@@ -96,13 +96,16 @@ mod tests {
             message.buffers = vec!["ab".into()];
             message
         };
-        assert_eq!(said("word:", &message(MESSAGE, "word:T")), Some(Said::Control(b"ab".to_vec())));
-        assert_eq!(said("word:", &message(MESSAGE, "word:A")), Some(Said::More));
-        assert_eq!(said("word:", &message(MESSAGE, "word:E")), Some(Said::Enough));
+        assert_eq!(
+            parse("prefix:", &message(MESSAGE, "prefix:T")),
+            Some(StdinMessage::Control(b"ab".to_vec()))
+        );
+        assert_eq!(parse("prefix:", &message(MESSAGE, "prefix:A")), Some(StdinMessage::More));
+        assert_eq!(parse("prefix:", &message(MESSAGE, "prefix:E")), Some(StdinMessage::Enough));
         for (kind, text) in
-            [(MESSAGE, "A"), (MESSAGE, "word:"), (MESSAGE, "word:X"), ("other", "word:A")]
+            [(MESSAGE, "A"), (MESSAGE, "prefix:"), (MESSAGE, "prefix:X"), ("other", "prefix:A")]
         {
-            assert_eq!(said("word:", &message(kind, text)), None, "{kind} {text}");
+            assert_eq!(parse("prefix:", &message(kind, text)), None, "{kind} {text}");
         }
     }
 

@@ -16,8 +16,8 @@ use super::{Options, Token, task};
 use crate::client::{Client, ClientError};
 
 /// How long a server that cannot end a kernel now, or start it again, is asked again, and the pause before that.
-const AGAIN: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(3);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How to talk to a server.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Default for ServerOptions {
 /// Each request may take [`ServerOptions::timeout`], and is then [`ServerError::Unreachable`]. None is tried again by
 /// itself: [`ServerError::effect`] tells whether that would be safe.
 #[derive(Clone)]
-pub struct Server(Arc<Inner>);
+pub struct ServerClient(Arc<Inner>);
 
 struct Inner {
     address: Address,
@@ -59,7 +59,7 @@ struct Inner {
     http: Http,
 }
 
-impl Server {
+impl ServerClient {
     /// A server at this address, such as `https://host:8888/user/me/`.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Server {
     /// A server at this address.
     ///
     /// # Errors
-    /// As [`Server::new`].
+    /// As [`ServerClient::new`].
     pub fn with_options(
         address: &str,
         token: Token,
@@ -83,7 +83,7 @@ impl Server {
     /// A server by what its start message or a browser shows: `http://host:8888/lab?token=..`.
     ///
     /// # Errors
-    /// As [`Server::new`].
+    /// As [`ServerClient::new`].
     pub fn from_page(address: &str) -> Result<Self, ServerError> {
         Self::from_page_with_options(address, Token::default(), ServerOptions::default())
     }
@@ -91,7 +91,7 @@ impl Server {
     /// A server by what its start message or a browser shows. `token` counts, if it is not empty, before the one in there.
     ///
     /// # Errors
-    /// As [`Server::new`].
+    /// As [`ServerClient::new`].
     pub fn from_page_with_options(
         address: &str,
         token: Token,
@@ -123,7 +123,7 @@ impl Server {
     /// another runtime needs others, to be independent of one that is blocked or has ended.
     ///
     /// # Errors
-    /// As [`Server::new`].
+    /// As [`ServerClient::new`].
     pub fn with_own_connections(&self) -> Result<Self, ServerError> {
         let Inner { address, token, options, http } = &*self.0;
         let http = http.with_own_connections(token, options)?;
@@ -205,7 +205,7 @@ impl Server {
     /// [`ServerError`], see its variants. A kernel may have been started when the effect is unknown.
     ///
     /// # Cancellation
-    /// When the future is dropped, the server may have started the kernel, or still does. [`Server::kernels`] lists it then.
+    /// When the future is dropped, the server may have started the kernel, or still does. [`ServerClient::kernels`] lists it then.
     /// Calling this again starts another one.
     pub async fn start_kernel(
         &self,
@@ -228,7 +228,7 @@ impl Server {
     /// When the future is dropped, the kernel may be interrupted or not. This can be called again.
     pub async fn interrupt_kernel(&self, id: &str) -> Result<(), ServerError> {
         let url = self.0.address.resource(["api", "kernels", id, "interrupt"]);
-        self.0.http.done(Method::POST, url, None).await
+        self.0.http.no_content(Method::POST, url, None).await
     }
 
     /// Starts a kernel again. Its state is lost; clients stay connected.
@@ -243,7 +243,7 @@ impl Server {
     /// When the future is dropped, the kernel may be started again or not. Calling this again starts it once more.
     pub async fn restart_kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
         let path = ["api", "kernels", id, "restart"];
-        again(|| self.request(Method::POST, &path, None)).await
+        retry(|| self.request(Method::POST, &path, None)).await
     }
 
     /// Ends a kernel. Servers do not tell those who are connected to it: close their clients.
@@ -259,9 +259,9 @@ impl Server {
     pub async fn delete_kernel(&self, id: &str) -> Result<(), ServerError> {
         let delete = || {
             let url = self.0.address.resource(["api", "kernels", id]);
-            self.0.http.done(Method::DELETE, url, None)
+            self.0.http.no_content(Method::DELETE, url, None)
         };
-        again(delete).await
+        retry(delete).await
     }
 
     /// Connects to a kernel that runs.
@@ -316,24 +316,24 @@ impl Server {
 }
 
 /// Asks until the server does not fail.
-async fn again<T, F>(ask: impl Fn() -> F) -> Result<T, ServerError>
+async fn retry<T, F>(ask: impl Fn() -> F) -> Result<T, ServerError>
 where
     F: Future<Output = Result<T, ServerError>>,
 {
-    let until = Instant::now() + AGAIN;
+    let until = Instant::now() + RETRY_TIMEOUT;
     loop {
         match ask().await {
             Err(ServerError::Status { status: 500.., .. }) if Instant::now() < until => {
-                sleep(PAUSE).await;
+                sleep(RETRY_INTERVAL).await;
             }
-            done => return done,
+            result => return result,
         }
     }
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for ServerClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Server");
+        let mut shown = f.debug_struct("ServerClient");
         shown
             .field("address", &self.0.address.as_str())
             .field("token", &self.0.token)

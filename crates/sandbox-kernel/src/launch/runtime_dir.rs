@@ -11,12 +11,12 @@ use sandbox_engine::host::{FileSystem, Process as _};
 use super::failed;
 use crate::process::KernelProcess;
 
-pub(super) struct Folder {
+pub(super) struct RuntimeDir {
     files: Arc<dyn FileSystem>,
     path: String,
 }
 
-impl Folder {
+impl RuntimeDir {
     /// One that nobody has had, and that does not exist yet. Its name is short, because of the paths of sockets some kernels
     /// of the xeus family take 23 bytes.
     pub(super) fn new(files: &Arc<dyn FileSystem>, parent: &str) -> Self {

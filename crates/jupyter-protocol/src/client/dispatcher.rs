@@ -17,7 +17,7 @@ use crate::session::Session;
 
 /// Who waits for the reply to a request.
 #[derive(Debug)]
-pub(crate) enum Waiter {
+pub(crate) enum ReplyTarget {
     /// A call for one reply.
     Reply(oneshot::Sender<Result<RawMessage, ClientError>>),
     /// An execution, which takes the reply with everything else.
@@ -29,7 +29,7 @@ pub(crate) enum Waiter {
 struct Pending {
     channel: Channel,
     subshell: Option<String>,
-    waiter: Waiter,
+    target: ReplyTarget,
     /// Whether it was given to a connection. Until then it waits, and goes to the next one.
     sent: bool,
     /// The session of the kernel when it was sent.
@@ -48,13 +48,13 @@ struct Fence {
 
 /// Why no reply comes.
 #[derive(Debug)]
-enum Gone {
+enum NoReplyReason {
     ReplyLost,
     Restarted,
     Died,
 }
 
-impl Gone {
+impl NoReplyReason {
     fn error(&self) -> ClientError {
         match self {
             Self::ReplyLost => ClientError::ReplyLost,
@@ -74,7 +74,7 @@ impl Gone {
 
 /// What is known, and who waits.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub(crate) struct Dispatcher {
     pub(crate) session: Arc<Session>,
     pub(crate) limits: Limits,
     state: Mutex<State>,
@@ -108,7 +108,7 @@ pub(crate) enum Interest {
     Everything,
 }
 
-impl Hub {
+impl Dispatcher {
     pub(crate) fn new(session: Arc<Session>, limits: Limits) -> Self {
         Self {
             session,
@@ -135,17 +135,17 @@ impl Hub {
         let message = message.detached();
         let kernel_state = self.kernel_state_of(channel, &message);
         let mut state = self.state();
-        state.tell_watchers(channel, &message);
+        state.notify_watchers(channel, &message);
         if let Some(kernel_state) = &kernel_state {
             self.kernel_state.send_replace(Some(kernel_state.clone()));
-            if tells_of_a_new_process(kernel_state) {
+            if is_restart(kernel_state) {
                 // One that starts may say so after it has answered on the control channel.
-                let again = *kernel_state != ExecutionState::Starting
+                let is_new = *kernel_state != ExecutionState::Starting
                     || state
                         .kernel
                         .as_ref()
                         .is_some_and(|kernel| *kernel != message.header().session);
-                if again {
+                if is_new {
                     self.restarts.send_modify(|restarts| *restarts += 1);
                 }
                 state
@@ -153,19 +153,19 @@ impl Hub {
                     .values()
                     .for_each(|own| own.push_message(channel, message.clone()));
                 match kernel_state {
-                    ExecutionState::Dead => state.end(|_| true, &Gone::Died),
-                    ExecutionState::Starting if again => {
+                    ExecutionState::Dead => state.end(|_| true, &NoReplyReason::Died),
+                    ExecutionState::Starting if is_new => {
                         state.end_subshells(&message.header().session);
                     }
                     ExecutionState::Starting => {}
-                    _ => state.end(|pending| pending.sent, &Gone::Restarted),
+                    _ => state.end(|pending| pending.sent, &NoReplyReason::Restarted),
                 }
                 return;
             }
         }
         match channel {
             Channel::Shell | Channel::Control => {
-                if state.is_of_another_process(&message) {
+                if state.is_from_another_process(&message) {
                     self.restarts.send_modify(|restarts| *restarts += 1);
                     state.end_subshells(&message.header().session);
                 }
@@ -177,14 +177,14 @@ impl Hub {
     }
 
     /// Output is missing. Of one execution if it is known, else of all.
-    pub(crate) fn lost(&self, loss: Loss, parent: Option<&str>) {
+    pub(crate) fn record_loss(&self, loss: Loss, parent: Option<&str>) {
         let mut state = self.state();
         let known = parent.and_then(|id| state.executions.get(id)).cloned();
         match known {
             Some(own) => own.push_note(Item::Lost(loss)),
             None => state.executions.values().for_each(|own| own.push_note(Item::Lost(loss))),
         }
-        state.note(&Item::Lost(loss));
+        state.push_note(&Item::Lost(loss));
     }
 
     /// Counts a message that was refused: not signed well, or not a message.
@@ -199,11 +199,11 @@ impl Hub {
     }
 
     /// A channel is connected. If it was before, the messages to send in order to learn which replies are lost.
-    pub(crate) fn connected(&self, channel: Channel, again: bool) -> Vec<RawMessage> {
+    pub(crate) fn connected(&self, channel: Channel, reconnected: bool) -> Vec<RawMessage> {
         let mut state = self.state();
         state.connected[channel as usize] = true;
-        state.note(&Item::Connected(channel));
-        if again { state.raise_fences(channel, &self.session) } else { Vec::new() }
+        state.push_note(&Item::Connected(channel));
+        if reconnected { state.raise_fences(channel, &self.session) } else { Vec::new() }
     }
 
     /// The process of the kernel is another one: the messages to send on a channel in order to learn which replies are lost.
@@ -216,7 +216,7 @@ impl Hub {
     pub(crate) fn disconnected(&self, channel: Channel) {
         self.state().connected[channel as usize] = false;
         if channel == Channel::IoPub {
-            self.lost(Loss::Disconnected, None);
+            self.record_loss(Loss::Disconnected, None);
         }
     }
 
@@ -240,16 +240,16 @@ impl Hub {
         state.closed = Some(reason.clone());
         state.connected = Default::default();
         for (_, pending) in state.pending.drain() {
-            if let Waiter::Reply(waiter) = pending.waiter {
+            if let ReplyTarget::Reply(target) = pending.target {
                 let error = ClientError::Closed { reason: reason.clone(), effect: Effect::Unknown };
                 // Nobody waits any more.
-                let _ = waiter.send(Err(error));
+                let _ = target.send(Err(error));
             }
         }
         for (_, own) in state.executions.drain() {
             own.push_note(Item::Closed(reason.clone()));
         }
-        state.note(&Item::Closed(reason.clone()));
+        state.push_note(&Item::Closed(reason.clone()));
         self.is_closed.send_replace(true);
     }
 
@@ -261,14 +261,14 @@ impl Hub {
 
     /// The kernel is dead: tells everybody who waits for it. The connection stays, for the next kernel.
     pub(crate) fn kernel_died(&self) {
-        self.tell_of_the_death(&mut self.state());
+        self.fail_all(&mut self.state());
     }
 
     /// The kernel is dead, and with it the connection: whoever has heard of the one finds the other.
     #[cfg(any(feature = "manager", feature = "websocket"))]
     pub(crate) fn close_with_kernel(&self) {
         let mut state = self.state();
-        self.tell_of_the_death(&mut state);
+        self.fail_all(&mut state);
         if state.closed.is_none() {
             self.close_in(&mut state, &CloseReason::KernelDied);
         }
@@ -277,25 +277,26 @@ impl Hub {
     /// Whether the kernel works for somebody, as far as is known.
     #[cfg(feature = "manager")]
     pub(crate) fn is_busy(&self) -> bool {
-        let own = |pending: &Pending| pending.sent && matches!(pending.waiter, Waiter::Execution);
+        let own =
+            |pending: &Pending| pending.sent && matches!(pending.target, ReplyTarget::Execution);
         *self.kernel_state.borrow() == Some(ExecutionState::Busy)
             || self.state().pending.values().any(own)
     }
 
     /// Whether somebody waits for an answer of the kernel.
     #[cfg(feature = "websocket")]
-    pub(crate) fn is_awaited(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         let state = self.state();
         !(state.pending.is_empty() && state.executions.is_empty())
     }
 
-    fn tell_of_the_death(&self, state: &mut State) {
-        state.end(|_| true, &Gone::Died);
+    fn fail_all(&self, state: &mut State) {
+        state.end(|_| true, &NoReplyReason::Died);
         // Those that were answered already, and still publish.
         for (_, own) in state.executions.drain() {
             own.push_note(Item::KernelDied);
         }
-        state.note(&Item::KernelDied);
+        state.push_note(&Item::KernelDied);
         self.restarts.send_modify(|restarts| *restarts += 1);
     }
 
@@ -309,9 +310,9 @@ impl Hub {
         &self,
         channel: Channel,
         message: &RawMessage,
-        waiter: Waiter,
+        target: ReplyTarget,
     ) -> Result<(), ClientError> {
-        self.state().expect(channel, message, waiter)
+        self.state().expect(channel, message, target)
     }
 
     /// Registers an execution before its request is sent.
@@ -321,7 +322,7 @@ impl Hub {
         mailbox: &Arc<Mailbox>,
     ) -> Result<(), ClientError> {
         let mut state = self.state();
-        state.expect(Channel::Shell, message, Waiter::Execution)?;
+        state.expect(Channel::Shell, message, ReplyTarget::Execution)?;
         state.executions.insert(message.header().msg_id.clone(), Arc::clone(mailbox));
         Ok(())
     }
@@ -342,7 +343,7 @@ impl Hub {
     }
 
     /// Nobody waits for a request any more.
-    pub(crate) fn forget(&self, id: &str) {
+    pub(crate) fn remove(&self, id: &str) {
         let mut state = self.state();
         state.pending.remove(id);
         state.executions.remove(id);
@@ -385,7 +386,7 @@ impl Hub {
 }
 
 /// Whether what ran until now is gone.
-fn tells_of_a_new_process(state: &ExecutionState) -> bool {
+fn is_restart(state: &ExecutionState) -> bool {
     matches!(
         state,
         ExecutionState::Starting
@@ -396,7 +397,7 @@ fn tells_of_a_new_process(state: &ExecutionState) -> bool {
 }
 
 impl State {
-    fn tell_watchers(&mut self, channel: Channel, message: &RawMessage) {
+    fn notify_watchers(&mut self, channel: Channel, message: &RawMessage) {
         for (interest, watcher) in &self.watchers {
             let wanted = channel == Channel::IoPub || *interest == Interest::Everything;
             if wanted && let Some(watcher) = watcher.upgrade() {
@@ -405,7 +406,7 @@ impl State {
         }
     }
 
-    fn note(&mut self, item: &Item) {
+    fn push_note(&mut self, item: &Item) {
         for watcher in self.watchers.iter().filter_map(|(_, watcher)| watcher.upgrade()) {
             watcher.push_note(item.clone());
         }
@@ -415,20 +416,20 @@ impl State {
         &mut self,
         channel: Channel,
         message: &RawMessage,
-        waiter: Waiter,
+        target: ReplyTarget,
     ) -> Result<(), ClientError> {
         if let Some(reason) = &self.closed {
             return Err(ClientError::not_sent(reason.clone()));
         }
         let subshell = message.header().subshell_id.clone();
-        let pending = Pending { channel, subshell, waiter, sent: false, kernel: None, fence: None };
+        let pending = Pending { channel, subshell, target, sent: false, kernel: None, fence: None };
         self.pending.insert(message.header().msg_id.clone(), pending);
         Ok(())
     }
 
     /// Whether the kernel that replies is not the one that replied before. Nothing else tells of a server that starts its
-    /// process again.
-    fn is_of_another_process(&self, message: &RawMessage) -> bool {
+    /// process is_new.
+    fn is_from_another_process(&self, message: &RawMessage) -> bool {
         let known = self.kernel.as_ref().filter(|_| message.parent().msg_id().is_some());
         known.is_some_and(|kernel| *kernel != message.header().session)
     }
@@ -442,10 +443,10 @@ impl State {
         self.kernel = Some(kernel);
         let own = self.pending.get(&id).is_some_and(|pending| pending.channel == channel);
         let Some(pending) = own.then(|| self.pending.remove(&id)).flatten() else { return };
-        match pending.waiter {
+        match pending.target {
             // Whoever gave up waiting is not told.
-            Waiter::Reply(waiter) => drop(waiter.send(Ok(message))),
-            Waiter::Execution => {
+            ReplyTarget::Reply(target) => drop(target.send(Ok(message))),
+            ReplyTarget::Execution => {
                 if let Some(own) = self.executions.get(&id) {
                     own.push_reply(channel, message);
                 }
@@ -467,8 +468,8 @@ impl State {
         let is_of_before = |pending: &Pending| {
             pending.kernel.as_deref().or(before).is_some_and(|known| known != kernel)
         };
-        self.end(|pending| is_fenced(pending) && is_of_before(pending), &Gone::Restarted);
-        self.end(is_fenced, &Gone::ReplyLost);
+        self.end(|pending| is_fenced(pending) && is_of_before(pending), &NoReplyReason::Restarted);
+        self.end(is_fenced, &NoReplyReason::ReplyLost);
     }
 
     /// Subshells end with their process, and no fence would be answered in one.
@@ -478,18 +479,18 @@ impl State {
                 && pending.sent
                 && pending.kernel.as_deref().is_some_and(|known| known != kernel)
         };
-        self.end(is_of_before, &Gone::Restarted);
+        self.end(is_of_before, &NoReplyReason::Restarted);
     }
 
     /// Tells those who wait for these requests that no reply will come.
-    fn end(&mut self, which: impl Fn(&Pending) -> bool, why: &Gone) {
+    fn end(&mut self, which: impl Fn(&Pending) -> bool, why: &NoReplyReason) {
         let ended: Vec<(String, Pending)> =
             self.pending.extract_if(|_, pending| which(pending)).collect();
         for (id, pending) in ended {
-            match pending.waiter {
+            match pending.target {
                 // Whoever gave up waiting is not told.
-                Waiter::Reply(waiter) => drop(waiter.send(Err(why.error()))),
-                Waiter::Execution => {
+                ReplyTarget::Reply(target) => drop(target.send(Err(why.error()))),
+                ReplyTarget::Execution => {
                     if let Some(own) = self.executions.get(&id) {
                         own.push_note(why.item());
                     }
@@ -529,16 +530,16 @@ mod tests {
     #[test]
     fn a_kernel_that_says_late_that_it_has_started_is_no_new_process() {
         let (client, kernel) = (Arc::new(Session::new("client")), Session::new("kernel"));
-        let hub = Hub::new(Arc::clone(&client), Limits::default());
-        let restarts = hub.restarts();
+        let dispatcher = Dispatcher::new(Arc::clone(&client), Limits::default());
+        let restarts = dispatcher.restarts();
         let says = |kernel: &Session| {
             let status = Status { execution_state: ExecutionState::Starting, ..Status::default() };
-            hub.deliver(Channel::IoPub, kernel.message(Parent::None, status).into_raw());
+            dispatcher.deliver(Channel::IoPub, kernel.message(Parent::None, status).into_raw());
         };
         says(&kernel);
         let request = client.request(KernelInfoRequest::default());
         let reply = kernel.reply(&request, KernelInfoRequest::default());
-        hub.deliver(Channel::Control, reply.into_raw());
+        dispatcher.deliver(Channel::Control, reply.into_raw());
         says(&kernel);
         assert!(!restarts.has_changed().unwrap() && *restarts.borrow() == 0);
         says(&Session::new("another"));

@@ -10,8 +10,8 @@ use jupyter_protocol::execution::{Event, Loss, Outcome};
 use serde::Deserialize;
 
 use crate::buffer::{self, Buffer};
-use crate::control::Answers;
-use crate::link::PIECE;
+use crate::control::ReplyBarrier;
+use crate::stdin_channel::CHUNK_SIZE;
 
 /// The type of the message that tells marks.
 const MARKS: &str = "sandbox_marks";
@@ -56,15 +56,15 @@ pub(crate) fn marks(message: &Message) -> Option<[i64; 2]> {
 /// Gives what was published to whoever reads it, as they read, and after all that was published before. Nothing is lost
 /// when the future is dropped.
 pub(crate) async fn pass_on(
-    answers: &Answers,
+    barrier: &ReplyBarrier,
     streams: &[Arc<Buffer>; 2],
     unread: &mut VecDeque<(StreamName, Bytes)>,
 ) {
-    answers.told().await;
+    barrier.wait().await;
     while let Some((name, data)) = unread.front_mut() {
         let stream = &streams[usize::from(*name == StreamName::Stderr)];
         stream.room().await;
-        stream.push(&data.split_to(data.len().min(buffer::PIECE)));
+        stream.push(&data.split_to(data.len().min(buffer::CHUNK_SIZE)));
         if data.is_empty() {
             unread.pop_front();
         }
@@ -77,7 +77,7 @@ pub(crate) async fn input(stdin: &Option<Arc<Buffer>>, wanted: bool) -> Option<V
         std::future::pending::<()>().await;
     }
     match stdin {
-        Some(stdin) => stdin.next(PIECE).await,
+        Some(stdin) => stdin.next(CHUNK_SIZE).await,
         None => None,
     }
 }

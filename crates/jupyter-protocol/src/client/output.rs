@@ -1,17 +1,17 @@
 //! All that came of code, at once.
 
-use super::Running;
+use super::ExecutionStream;
 use crate::content::{ErrorContent, StreamName};
 use crate::execution::{Event, Outcome};
 use crate::outputs::{Output, Outputs};
 
-/// How much [`Running::collect`] keeps, in bytes.
-const KEPT: usize = 16 * 1024 * 1024;
+/// How much [`ExecutionStream::collect`] keeps, in bytes.
+const DEFAULT_LIMIT: usize = 16 * 1024 * 1024;
 
-/// All that came of code, as [`Running::collect`] gives it.
+/// All that came of code, as [`ExecutionStream::collect`] gives it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Collected {
+pub struct ExecutionOutput {
     /// What was written to standard output, from its beginning.
     pub stdout: String,
     /// What was written to standard error, from its beginning.
@@ -24,7 +24,7 @@ pub struct Collected {
     pub outcome: Outcome,
 }
 
-impl Collected {
+impl ExecutionOutput {
     /// Whether the code ran and succeeded.
     #[must_use]
     pub fn is_ok(&self) -> bool {
@@ -53,8 +53,8 @@ impl Collected {
     }
 }
 
-impl Running {
-    /// Waits for the end, as long as the code runs, and keeps 16 MiB at most of each: standard output, standard error, and
+impl ExecutionStream {
+    /// Waits for the end, as long as the code runs, and keeps 16 MiB at limit of each: standard output, standard error, and
     /// what a notebook shows. What is beyond that is counted.
     ///
     /// Nobody answers code that asks for input: whoever [allows it](crate::ExecuteRequest::with_stdin) takes events instead.
@@ -68,17 +68,17 @@ impl Running {
     /// ```
     ///
     /// # Cancellation
-    /// As [`Running::outcome`].
-    pub async fn collect(self) -> Collected {
-        self.collect_within(KEPT).await
+    /// As [`ExecutionStream::outcome`].
+    pub async fn collect(self) -> ExecutionOutput {
+        self.collect_within(DEFAULT_LIMIT).await
     }
 
-    /// As [`Running::collect`], with another number of bytes to keep of each.
+    /// As [`ExecutionStream::collect`], with another number of bytes to keep of each.
     ///
     /// # Cancellation
-    /// As [`Running::outcome`].
-    pub async fn collect_within(mut self, bytes: usize) -> Collected {
-        let (mut stdout, mut stderr) = (Text::new(bytes), Text::new(bytes));
+    /// As [`ExecutionStream::outcome`].
+    pub async fn collect_within(mut self, bytes: usize) -> ExecutionOutput {
+        let (mut stdout, mut stderr) = (BoundedText::new(bytes), BoundedText::new(bytes));
         let mut outputs = Outputs::new(bytes);
         loop {
             if let Some(outcome) = self.known_outcome() {
@@ -87,7 +87,7 @@ impl Running {
                 while let Some(event) = self.next().await {
                     take(&event, &mut stdout, &mut stderr, &mut outputs);
                 }
-                return Collected {
+                return ExecutionOutput {
                     cut: stdout.cut + stderr.cut + outputs.dropped(),
                     stdout: stdout.kept,
                     stderr: stderr.kept,
@@ -102,7 +102,7 @@ impl Running {
     }
 }
 
-fn take(event: &Event, stdout: &mut Text, stderr: &mut Text, outputs: &mut Outputs) {
+fn take(event: &Event, stdout: &mut BoundedText, stderr: &mut BoundedText, outputs: &mut Outputs) {
     match event {
         Event::Stream(stream) if stream.name == StreamName::Stdout => stdout.add(&stream.text),
         Event::Stream(stream) if stream.name == StreamName::Stderr => stderr.add(&stream.text),
@@ -112,20 +112,20 @@ fn take(event: &Event, stdout: &mut Text, stderr: &mut Text, outputs: &mut Outpu
 }
 
 /// The beginning of what was written.
-struct Text {
+struct BoundedText {
     kept: String,
-    most: usize,
+    limit: usize,
     cut: u64,
 }
 
-impl Text {
-    fn new(most: usize) -> Self {
-        Self { kept: String::new(), most, cut: 0 }
+impl BoundedText {
+    fn new(limit: usize) -> Self {
+        Self { kept: String::new(), limit, cut: 0 }
     }
 
     fn add(&mut self, text: &str) {
         // Once something is missing, what follows would be at a wrong place.
-        let room = if self.cut == 0 { self.most - self.kept.len() } else { 0 };
+        let room = if self.cut == 0 { self.limit - self.kept.len() } else { 0 };
         let (kept, cut) = text.split_at(text.floor_char_boundary(room.min(text.len())));
         self.kept.push_str(kept);
         self.cut += cut.len() as u64;
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_beginning_is_kept_and_the_rest_is_counted() {
-        let mut text = Text::new(4);
+        let mut text = BoundedText::new(4);
         for part in ["ab", "céd", "e"] {
             text.add(part);
         }

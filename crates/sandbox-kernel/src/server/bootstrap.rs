@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 /// How long it may take.
-const PREPARE_BOUND: Duration = Duration::from_secs(60);
+const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What runs in a kernel before anything else, and leaves no name behind. It says where it is.
-const PREPARE: &str = "\
+const BOOTSTRAP: &str = "\
 import json, os, sys, time
 env, cwd = json.loads(SETTINGS)
 os.environ.update(env)
@@ -43,7 +43,7 @@ print(json.dumps({
 
 /// Where a kernel is.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Whereabouts {
+pub struct KernelEnvironment {
     /// Its working directory.
     pub cwd: String,
     /// The home of its user.
@@ -56,17 +56,17 @@ pub struct Whereabouts {
     env: BTreeMap<String, String>,
 }
 
-impl Whereabouts {
+impl KernelEnvironment {
     /// The environment of programs beside it: its own, without what servers and kernels set for kernels alone.
     pub fn program_env(&self) -> BTreeMap<String, String> {
         let mut env = self.env.clone();
-        env.retain(|name, _| !name.starts_with("JPY_") && !KERNELS.contains(&&**name));
+        env.retain(|name, _| !name.starts_with("JPY_") && !KERNEL_VARIABLES.contains(&&**name));
         env
     }
 }
 
 /// What only kernels have in their environment.
-const KERNELS: [&str; 8] = [
+const KERNEL_VARIABLES: [&str; 8] = [
     "CLICOLOR",
     "CLICOLOR_FORCE",
     "FORCE_COLOR",
@@ -82,26 +82,26 @@ const KERNELS: [&str; 8] = [
 ///
 /// # Errors
 /// `Unavailable` when it does not do that, or is busy with other code for too long.
-pub async fn prepare(
+pub async fn bootstrap(
     client: &Client,
     env: &BTreeMap<String, String>,
     cwd: Option<&str>,
-) -> Result<Whereabouts> {
+) -> Result<KernelEnvironment> {
     let settings = json!([env, cwd]);
     let code = format!(
         "exec(compile({}, '<sandbox>', 'exec'), {{'SETTINGS': {}}})",
-        Value::from(PREPARE),
+        Value::from(BOOTSTRAP),
         Value::from(settings.to_string()),
     );
     let mut request = ExecuteRequest::new(code);
     (request.silent, request.store_history) = (false, false);
     let work = async {
         let mut running = client.execute(request).await.map_err(not_connected)?;
-        let (mut said, mut problem) = (String::new(), None);
+        let (mut output, mut problem) = (String::new(), None);
         while let Some(event) = running.next().await {
             match event {
                 Event::Stream(stream) if stream.name == StreamName::Stdout => {
-                    said.push_str(&stream.text);
+                    output.push_str(&stream.text);
                 }
                 Event::Finished(outcome) => {
                     problem =
@@ -112,12 +112,12 @@ pub async fn prepare(
         }
         match problem {
             Some(problem) => Err(failed(format!("the kernel could not be prepared: {problem}"))),
-            None => serde_json::from_str(&said).map_err(|error| {
+            None => serde_json::from_str(&output).map_err(|error| {
                 failed("the kernel does not say where it is".into()).with_source(error)
             }),
         }
     };
-    timeout(PREPARE_BOUND, work).await.unwrap_or_else(|_| {
+    timeout(BOOTSTRAP_TIMEOUT, work).await.unwrap_or_else(|_| {
         Err(failed("the kernel was not prepared in time: other code runs in it".to_owned()))
     })
 }

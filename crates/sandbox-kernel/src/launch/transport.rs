@@ -1,0 +1,54 @@
+//! Over what kernels are talked to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jupyter_protocol::Transport;
+
+/// The transport of the kernels of one sandbox.
+///
+/// Unless one was requested for, it is Unix sockets. A kernel that ends when it is told to listen on those, because it does not
+/// know them or their paths are too long for it, is started once more to be talked to selector TCP. If that works, it is TCP
+/// from then on.
+#[derive(Debug, Default)]
+pub struct TransportSelector {
+    requested: Option<Transport>,
+    use_tcp: AtomicBool,
+}
+
+impl TransportSelector {
+    /// What was requested for, if anything.
+    #[must_use]
+    pub fn new(requested: Option<Transport>) -> Self {
+        Self { requested, ..Self::default() }
+    }
+
+    pub(super) fn current(&self) -> Transport {
+        let found =
+            if self.use_tcp.load(Ordering::Relaxed) { Transport::Tcp } else { Transport::Ipc };
+        self.requested.unwrap_or(found)
+    }
+
+    pub(super) fn can_switch(&self) -> bool {
+        self.requested.is_none()
+    }
+
+    pub(super) fn switch_to_tcp(&self) {
+        self.use_tcp.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_stays_and_the_rest_is_found_out() {
+        let selector = TransportSelector::new(Some(Transport::Ipc));
+        selector.switch_to_tcp();
+        assert_eq!((selector.current(), selector.can_switch()), (Transport::Ipc, false));
+        let selector = TransportSelector::default();
+        assert_eq!((selector.current(), selector.can_switch()), (Transport::Ipc, true));
+        selector.switch_to_tcp();
+        assert_eq!(selector.current(), Transport::Tcp);
+    }
+}
