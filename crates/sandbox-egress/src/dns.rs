@@ -135,8 +135,8 @@ impl Question {
         let mut packet = head(self.id, self.recursion_desired, code, 1, count);
         packet.extend(&self.section);
         if let Some(address) = address {
-            const NAME_OF_THE_QUESTION: [u8; 2] = [0xc0, 12];
-            packet.extend(NAME_OF_THE_QUESTION);
+            const QUESTION_NAME_POINTER: [u8; 2] = [0xc0, 12];
+            packet.extend(QUESTION_NAME_POINTER);
             packet.extend([0, 1, 0, 1]);
             packet.extend(TTL.to_be_bytes());
             packet.extend([0, 4]);

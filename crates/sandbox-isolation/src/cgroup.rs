@@ -24,7 +24,7 @@ const PREFIX: &str = "code-sandboxes-";
 const PROCESSES: &str = "cgroup.procs";
 
 /// The memory limit in the version 1 hierarchies.
-const MEMORY_OLDER: &str = "memory.limit_in_bytes";
+const MEMORY_LIMIT_V1: &str = "memory.limit_in_bytes";
 
 /// Attempts to remove a group, and the interval between them: its last processes have to be gone first.
 const REMOVAL_ATTEMPTS: u32 = 1000;
@@ -86,7 +86,8 @@ impl CgroupTree {
         let is_ours = |directory: &Path| is_delegated(directory, user);
         let find = |controller| find_hierarchy(controller, &own, &mounts, user, is_ours);
         // A hierarchy that looks usable may be read-only or forbidden. Only trying shows it.
-        let memory = find("memory").filter(|found| found.is_usable(&["memory.max", MEMORY_OLDER]));
+        let memory =
+            find("memory").filter(|found| found.is_usable(&["memory.max", MEMORY_LIMIT_V1]));
         let cpu = find("cpu").filter(|found| found.is_usable(&["cpu.max", "cpu.cfs_quota_us"]));
         let groups = Self { memory, cpu };
         for hierarchy in groups.memory.iter().chain(&groups.cpu) {
@@ -248,7 +249,7 @@ impl Cgroup {
             set(&directory, "memory.max", &limit)?;
             set_if_there(&directory, "memory.swap.max", "0")?;
         } else {
-            set(&directory, MEMORY_OLDER, &limit)?;
+            set(&directory, MEMORY_LIMIT_V1, &limit)?;
             set_if_there(&directory, "memory.memsw.limit_in_bytes", &limit)?;
             // Version 1 counts TCP buffers separately.
             set_if_there(&directory, "memory.kmem.tcp.limit_in_bytes", &limit)?;

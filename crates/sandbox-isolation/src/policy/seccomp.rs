@@ -143,7 +143,7 @@ const PERSONALITIES: &[u32] = &[0, u32::MAX];
 const FIRST_PROCESS: &[u32] = &[1];
 /// `PRIO_PROCESS` and `IOPRIO_WHO_PROCESS`. Groups and users would include the first process.
 const ONE_PROCESS: &[u32] = &[0];
-const ONE_PROCESS_OF_IO: &[u32] = &[1];
+const IO_PRIORITY_PROCESS: &[u32] = &[1];
 
 /// `F_SETLEASE`: a process that opens the file waits for the lease holder, including programs of the host if the file
 /// is mounted. `F_NOTIFY` reports such programs, and its number is not limited.
@@ -179,7 +179,7 @@ const CHECKED: &[Rule] = &[
     rule!(SYS_sched_setscheduler, Condition::OneOf(0, FIRST_PROCESS), NotPermitted),
     rule!(SYS_setpriority, Condition::NoneOf(0, ONE_PROCESS), NotPermitted),
     rule!(SYS_setpriority, Condition::OneOf(1, FIRST_PROCESS), NotPermitted),
-    rule!(SYS_ioprio_set, Condition::NoneOf(0, ONE_PROCESS_OF_IO), NotPermitted),
+    rule!(SYS_ioprio_set, Condition::NoneOf(0, IO_PRIORITY_PROCESS), NotPermitted),
     rule!(SYS_ioprio_set, Condition::OneOf(1, FIRST_PROCESS), NotPermitted),
     rule!(SYS_mmap, Condition::AnyBit(3, HUGE_MAPPING), NoMemory),
     rule!(SYS_fcntl, Condition::OneOf(1, DELAYS_OTHERS), NotPermitted),

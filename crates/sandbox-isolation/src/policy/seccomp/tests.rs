@@ -36,7 +36,7 @@ const KEEPS_SET_ID: FilterProfile = FilterProfile { keeps_set_id: true, ..PLAIN 
 
 const TABLES: &[(FilterProfile, &[Case])] = &[
     (PLAIN, IN_EVERY_CELL),
-    (PLAIN, WHERE_NOBODY_COUNTS),
+    (PLAIN, WHERE_NOTHING_COUNTS),
     (PLAIN, WHERE_NO_FILE_IS_OF_THE_HOST),
     (COUNTS_MEMORY, WHERE_MEMORY_IS_COUNTED),
     (COUNTS_MEMORY, WHERE_DESCRIPTORS_ARE_COUNTED),
@@ -192,7 +192,7 @@ const WITH_INTERFACES_OF_ITS_OWN: &[Case] = &[
     (libc::SYS_setsockopt, &[3, 270, 1], NO_SUCH_OPTION),
 ];
 
-const WHERE_NOBODY_COUNTS: &[Case] = &[
+const WHERE_NOTHING_COUNTS: &[Case] = &[
     (libc::SYS_socket, &[16, 3, 0], NOT_SUPPORTED),
     (libc::SYS_mmap, &[0, 4096, 3, SHARED_MAPPING], PERMITTED),
     (libc::SYS_memfd_create, &[0, 1], PERMITTED),
