@@ -1,14 +1,18 @@
-//! Behaviour around any backend: retries and a circuit breaker.
+//! Behaviour around any backend: an audit, retries and a circuit breaker.
 //!
 //! Each is a [`Layer`](sandbox_core::Layer) and a cargo feature. Layers stack; the first one is the innermost.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "audit")]
+mod audit;
 #[cfg(feature = "breaker")]
 mod breaker;
 #[cfg(feature = "retry")]
 mod retry;
 
+#[cfg(feature = "audit")]
+pub use audit::{AuditContent, AuditFailure, AuditLayer, AuditLog, AuditPolicy, AuditReport};
 #[cfg(feature = "breaker")]
 pub use breaker::{BreakerLayer, BreakerPolicy, BreakerState, CircuitBreaker};
 #[cfg(feature = "retry")]

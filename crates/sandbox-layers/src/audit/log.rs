@@ -1,0 +1,391 @@
+//! The file of an audit log: lines that are chained to each other, and the note of the last one.
+//!
+//! A directory of mode 0700 holds `audit.jsonl` (the lines), older files `audit-N.jsonl` whose first line is number N,
+//! `key` (32 random bytes, mode 0600), `head` (number and code of the last line) and `lock`. The code of a line is
+//! HMAC-SHA-256, with that key, of the code of the line before and of the line itself. So a line that was changed, removed or
+//! inserted shows, and a tail that is missing shows by `head`. A process that can read the key can forge all of it: the chain
+//! stops other users, code in sandboxes and accidents, not the owner of the log and not root.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::Sha256;
+
+/// The member of a line that has its code. It is the last one.
+const CODE: &str = "mac";
+
+/// Maximum length of a line that is read back. Lines that are written are far shorter.
+const MAX_LINE: u64 = 4 << 20;
+
+/// The last line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    /// Number of lines, in all files.
+    count: u64,
+    /// Code of the last line, in hex. Empty before the first.
+    mac: String,
+    /// Bytes of the current file.
+    bytes: u64,
+}
+
+/// What a check of a log found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AuditReport {
+    /// Lines that are whole and in their place.
+    pub lines: u64,
+    /// Files that hold them.
+    pub files: usize,
+    /// The first thing that is wrong. `None`: the log is whole.
+    pub problem: Option<String>,
+}
+
+/// A directory with an audit log.
+#[derive(Debug)]
+pub(super) struct LogDirectory {
+    path: PathBuf,
+    key: [u8; 32],
+    max_file: u64,
+    sync: bool,
+}
+
+impl LogDirectory {
+    /// Opens a log, and makes it when it is missing.
+    pub(super) fn open(path: &Path, max_file: u64, sync: bool) -> io::Result<Self> {
+        match DirBuilder::new().mode(0o700).recursive(true).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        check_private(path)?;
+        let key = {
+            let _lock = lock(path)?;
+            read_key(path)?
+        };
+        Ok(Self { path: path.to_owned(), key, max_file, sync })
+    }
+
+    /// Appends a record as the next line. Processes take turns.
+    pub(super) fn append(&self, mut record: Map<String, Value>) -> io::Result<()> {
+        let _lock = lock(&self.path)?;
+        let mut head = self.head()?;
+        let path = self.path.join("audit.jsonl");
+        if head.bytes >= self.max_file {
+            let first = first_number(&path)?.unwrap_or(head.count);
+            fs::rename(&path, self.path.join(format!("audit-{first}.jsonl")))?;
+            head.bytes = 0;
+        }
+        if head.bytes > 0 && !path.exists() {
+            // A process ended between the rename and the note. Lines that are missing show in a check.
+            head.bytes = 0;
+        }
+        let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+        let length = file.metadata()?.len();
+        if length > head.bytes {
+            // A process ended between a line and its note: nothing has vouched for that line.
+            file.set_len(head.bytes)?;
+        } else if length < head.bytes {
+            return Err(io::Error::other("lines of the audit log are missing"));
+        }
+        head.count += 1;
+        record.insert("seq".to_owned(), head.count.into());
+        let text = Value::Object(record).to_string();
+        head.mac = code(&self.key, &head.mac, &text);
+        let line = format!("{},\"{CODE}\":\"{}\"}}\n", &text[..text.len() - 1], head.mac);
+        file.write_all(line.as_bytes())?;
+        if self.sync {
+            file.sync_data()?;
+        }
+        head.bytes += line.len() as u64;
+        self.note(&head)
+    }
+
+    fn head(&self) -> io::Result<Head> {
+        match fs::read(self.path.join("head")) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if self.path.join("audit.jsonl").exists() {
+                    return Err(io::Error::other("the note of the last line is missing"));
+                }
+                Ok(Head::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn note(&self, head: &Head) -> io::Result<()> {
+        let new = self.path.join("head.new");
+        let mut file =
+            OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(head)?)?;
+        if self.sync {
+            file.sync_data()?;
+        }
+        fs::rename(new, self.path.join("head"))
+    }
+
+    /// Reads every line, the oldest first, until `each` returns false.
+    pub(super) fn read(&self, mut each: impl FnMut(&str) -> bool) -> io::Result<()> {
+        for file in files(&self.path)? {
+            for line in BufReader::new(File::open(file)?).lines() {
+                if !each(&line?) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every line and the note of the last one.
+    pub(super) fn verify(&self) -> io::Result<AuditReport> {
+        let _lock = lock(&self.path)?;
+        let head = self.head()?;
+        let files = files(&self.path)?;
+        let mut report = AuditReport { files: files.len(), ..AuditReport::default() };
+        let mut last = String::new();
+        for file in files {
+            let mut reader = BufReader::new(File::open(&file)?);
+            loop {
+                let mut line = String::new();
+                let read = (&mut reader).take(MAX_LINE).read_line(&mut line)?;
+                if read == 0 {
+                    break;
+                }
+                match self.check(&line, &last, report.lines + 1) {
+                    Ok(mac) => last = mac,
+                    Err(_) if report.lines == head.count => break,
+                    Err(problem) => {
+                        let name = file.file_name().unwrap_or_default().to_string_lossy();
+                        report.problem =
+                            Some(format!("line {} (in {name}) {problem}", report.lines + 1));
+                        return Ok(report);
+                    }
+                }
+                report.lines += 1;
+            }
+        }
+        if report.lines < head.count {
+            report.problem =
+                Some(format!("{} lines are missing at the end", head.count - report.lines));
+        } else if last != head.mac {
+            report.problem = Some("the last line is not the one that was noted".to_owned());
+        }
+        Ok(report)
+    }
+
+    /// Checks one line, and returns its code.
+    fn check(&self, line: &str, before: &str, number: u64) -> Result<String, String> {
+        let line = line.strip_suffix('\n').ok_or("is cut")?;
+        let (text, mac) = line.rsplit_once(&format!(",\"{CODE}\":\"")).ok_or("has no code")?;
+        let mac = mac.strip_suffix("\"}").ok_or("has no code")?;
+        let text = format!("{text}}}");
+        if code(&self.key, before, &text) != mac {
+            return Err("was changed, or does not follow the line before".to_owned());
+        }
+        let record: Value = serde_json::from_str(&text).map_err(|_| "is no JSON")?;
+        if record["seq"] != number {
+            return Err("has another number".to_owned());
+        }
+        Ok(mac.to_owned())
+    }
+}
+
+/// The files of a log, the oldest first.
+fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut old = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| {
+            name.strip_prefix("audit-")?.strip_suffix(".jsonl")?.parse::<u64>().ok()
+        });
+        if let Some(number) = number {
+            old.push((number, path.join(name)));
+        }
+    }
+    old.sort();
+    let current = path.join("audit.jsonl");
+    let current = current.exists().then_some(current);
+    Ok(old.into_iter().map(|(_, path)| path).chain(current).collect())
+}
+
+fn first_number(path: &Path) -> io::Result<Option<u64>> {
+    let mut line = String::new();
+    BufReader::new(File::open(path)?).take(MAX_LINE).read_line(&mut line)?;
+    Ok(serde_json::from_str::<Value>(&line).ok().and_then(|line| line["seq"].as_u64()))
+}
+
+fn code(key: &[u8], before: &str, text: &str) -> String {
+    // Keys of HMAC have any length.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return String::new() };
+    mac.update(before.as_bytes());
+    mac.update(b"\n");
+    mac.update(text.as_bytes());
+    hex(&mac.finalize().into_bytes())
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn check_private(path: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(path)?;
+    let problem = if !metadata.is_dir() {
+        "is not a directory"
+    } else if metadata.uid() != geteuid().as_raw() {
+        "belongs to another user"
+    } else if metadata.mode() & 0o077 != 0 {
+        "can be entered by other users"
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
+}
+
+/// Takes the lock of a log until it is dropped.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file =
+        options.create(true).truncate(false).write(true).mode(0o600).open(path.join("lock"))?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+fn read_key(path: &Path) -> io::Result<[u8; 32]> {
+    let path = path.join("key");
+    let mut key = [0; 32];
+    let mut options = OpenOptions::new();
+    match options.read(true).write(true).create_new(true).mode(0o600).open(&path) {
+        Ok(mut file) => {
+            getrandom::fill(&mut key).map_err(io::Error::other)?;
+            file.write_all(&key)?;
+            file.sync_all()?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let mut file = File::open(&path)?;
+            file.seek(SeekFrom::Start(0))?;
+            file.read_exact(&mut key)
+                .map_err(|_| io::Error::other("the key of the audit log is cut"))?;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(text: &str) -> Map<String, Value> {
+        let Value::Object(map) = json!({"text": text}) else { unreachable!("an object") };
+        map
+    }
+
+    fn filled(directory: &Path) -> LogDirectory {
+        let log = LogDirectory::open(&directory.join("log"), 1 << 20, false).unwrap();
+        for text in ["one", "two", "three"] {
+            log.append(record(text)).unwrap();
+        }
+        log
+    }
+
+    #[test]
+    fn lines_are_chained_and_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = filled(directory.path());
+        assert_eq!(log.verify().unwrap(), AuditReport { lines: 3, files: 1, problem: None });
+        for name in ["audit.jsonl", "key", "head", "lock"] {
+            let mode = fs::metadata(log.path.join(name)).unwrap().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        let mut seen = Vec::new();
+        log.read(|line| {
+            seen.push(serde_json::from_str::<Value>(line).unwrap()["text"].clone());
+            true
+        })
+        .unwrap();
+        assert_eq!(seen, ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn a_change_a_gap_and_a_missing_tail_show() {
+        for (what, change, problem) in [
+            ("change", ["two", "TWO"], "line 2 (in audit.jsonl) was changed"),
+            ("number", ["\"seq\":2", "\"seq\":9"], "line 2 (in audit.jsonl) was changed"),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let log = filled(directory.path());
+            let path = log.path.join("audit.jsonl");
+            let text = fs::read_to_string(&path).unwrap().replace(change[0], change[1]);
+            fs::write(&path, text).unwrap();
+            let found = log.verify().unwrap().problem.unwrap();
+            assert!(found.starts_with(problem), "{what}: {found}");
+        }
+        let cut = |keep: fn(&[&str]) -> String| {
+            let directory = tempfile::tempdir().unwrap();
+            let log = filled(directory.path());
+            let path = log.path.join("audit.jsonl");
+            let text = fs::read_to_string(&path).unwrap();
+            fs::write(&path, keep(&text.lines().collect::<Vec<_>>())).unwrap();
+            log.verify().unwrap().problem.unwrap()
+        };
+        let gap = cut(|lines| format!("{}\n{}\n", lines[0], lines[2]));
+        assert!(gap.starts_with("line 2 (in audit.jsonl) was changed"), "{gap}");
+        let tail = cut(|lines| format!("{}\n{}\n", lines[0], lines[1]));
+        assert_eq!(tail, "1 lines are missing at the end");
+    }
+
+    #[test]
+    fn files_are_rotated_and_the_chain_goes_over_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = LogDirectory::open(&directory.path().join("log"), 300, false).unwrap();
+        for number in 0..20 {
+            log.append(record(&format!("line {number}"))).unwrap();
+        }
+        let report = log.verify().unwrap();
+        assert_eq!((report.lines, &report.problem), (20, &None));
+        assert!(report.files > 3, "{report:?}");
+        let first = files(&log.path).unwrap().remove(0);
+        fs::remove_file(first).unwrap();
+        assert!(log.verify().unwrap().problem.is_some());
+    }
+
+    #[test]
+    fn several_processes_take_turns() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    // Each has the file open by itself, as a process has.
+                    let log = LogDirectory::open(&path, 4096, false).unwrap();
+                    for _ in 0..50 {
+                        log.append(record("x")).unwrap();
+                    }
+                });
+            }
+        });
+        let log = LogDirectory::open(&path, 4096, false).unwrap();
+        let report = log.verify().unwrap();
+        assert_eq!((report.lines, report.problem), (200, None));
+    }
+
+    #[test]
+    fn a_line_without_its_note_is_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = filled(directory.path());
+        let path = log.path.join("audit.jsonl");
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"half").unwrap();
+        assert_eq!(log.verify().unwrap().problem, None);
+        log.append(record("four")).unwrap();
+        assert_eq!(log.verify().unwrap(), AuditReport { lines: 4, files: 1, problem: None });
+    }
+}

@@ -1,0 +1,439 @@
+//! An audit: one line for each beginning and each end of an operation that changes or runs something.
+
+mod log;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use futures_channel::oneshot;
+use sandbox_core::{
+    Backend, CommandEvent, Error, ErrorKind, EventKind, Hooks, InstallPackages, Layer, Observer,
+    Operation, OperationEvent, OperationRequest, Result, Retry, intercept_backend, unix_now,
+};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use self::log::{LogDirectory, hex};
+
+pub use self::log::AuditReport;
+
+/// Operations that only look. They are not in the log.
+const UNNOTED: [&str; 14] = [
+    "list",
+    "environments",
+    "health",
+    "list_snapshots",
+    "list_contexts",
+    "list_commands",
+    "connect_command",
+    "list_files",
+    "stat_file",
+    "find_files",
+    "metrics",
+    "logs",
+    "watch_files",
+    "get_variable",
+];
+
+/// How content gets into the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AuditContent {
+    /// Its length and its SHA-256 digest.
+    #[default]
+    Digest,
+    /// Beside that its first bytes as text, at most that many. It may have secrets.
+    Text(usize),
+}
+
+/// What happens to an operation that cannot be written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AuditFailure {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It runs without a line.
+    Continue,
+}
+
+/// Settings of an [`AuditLog`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditPolicy {
+    /// Code, commands and output in the log. Default: digests.
+    pub content: AuditContent,
+    /// Operations that cannot be written down. Default: refused.
+    pub on_failure: AuditFailure,
+    /// Bytes of a file after which a new one begins. Default 16 MiB.
+    pub max_file: u64,
+    /// Waits until each line is on the disk. Default false: a crash of the whole machine may lose the last lines.
+    pub sync: bool,
+}
+
+impl Default for AuditPolicy {
+    fn default() -> Self {
+        let (content, on_failure) = (AuditContent::default(), AuditFailure::default());
+        Self { content, on_failure, max_file: 16 << 20, sync: false }
+    }
+}
+
+/// A log in a directory of its own, shared by all clones and by all processes that open the same directory.
+#[derive(Clone)]
+pub struct AuditLog {
+    path: PathBuf,
+    policy: AuditPolicy,
+    lines: Sender<Line>,
+}
+
+/// A record for the writing thread, which answers when it is written. Without a record it only answers.
+type Line = (Option<Map<String, Value>>, Option<oneshot::Sender<std::result::Result<(), String>>>);
+
+impl fmt::Debug for AuditLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuditLog").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl AuditLog {
+    /// Opens the log in a directory, which is made with mode 0700 when it is missing.
+    ///
+    /// # Errors
+    /// `PermissionDenied` when the directory is not private to this user; `Unavailable` when it cannot be used.
+    pub fn open(path: impl Into<PathBuf>, policy: AuditPolicy) -> Result<Self> {
+        let path = path.into();
+        let directory = opened(&path, policy)?;
+        let (lines, received) = channel::<Line>();
+        let writer = move || {
+            while let Ok((record, answer)) = received.recv() {
+                let written = match record {
+                    Some(record) => directory.append(record).map_err(|error| error.to_string()),
+                    None => Ok(()),
+                };
+                if let Err(error) = &written {
+                    tracing::error!(%error, "an audit line could not be written");
+                }
+                if let Some(answer) = answer {
+                    // The caller may have given up.
+                    let _ = answer.send(written);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("audit-log".to_owned()).spawn(writer);
+        thread.map_err(|error| unusable(&path, &error))?;
+        Ok(Self { path, policy, lines })
+    }
+
+    /// Checks every line of the log in a directory.
+    ///
+    /// # Errors
+    /// As [`AuditLog::open`].
+    pub fn verify(path: &Path) -> Result<AuditReport> {
+        let directory = opened(path, AuditPolicy::default())?;
+        directory.verify().map_err(|error| unusable(path, &error))
+    }
+
+    /// Reads the lines of the log in a directory, the oldest first, until `each` returns false.
+    ///
+    /// # Errors
+    /// As [`AuditLog::open`].
+    pub fn read(path: &Path, each: impl FnMut(&str) -> bool) -> Result<()> {
+        let directory = opened(path, AuditPolicy::default())?;
+        directory.read(each).map_err(|error| unusable(path, &error))
+    }
+
+    /// Waits until everything is written that was noted before.
+    pub async fn flush(&self) {
+        let (answer, written) = oneshot::channel();
+        if self.lines.send((None, Some(answer))).is_ok() {
+            let _ = written.await;
+        }
+    }
+
+    /// Writes the line with which an operation begins.
+    async fn begin(&self, record: Map<String, Value>, operation: &'static str) -> Result<()> {
+        let (answer, written) = oneshot::channel();
+        let sent = self.lines.send((Some(record), Some(answer)));
+        let problem = match (sent, written.await) {
+            (Ok(()), Ok(Ok(()))) => return Ok(()),
+            (Ok(()), Ok(Err(problem))) => problem,
+            _ => "the writing thread has ended".to_owned(),
+        };
+        if self.policy.on_failure == AuditFailure::Continue {
+            return Ok(());
+        }
+        let message = format!("the operation cannot be written to the audit log: {problem}");
+        Err(Error::new(ErrorKind::Unavailable, operation, message)
+            .with_retry(Retry::Never)
+            .with_context("audit", self.path.display().to_string())
+            .with_hint("make room on its disk, or choose `AuditFailure::Continue`"))
+    }
+
+    fn end(&self, record: Map<String, Value>) {
+        let _ = self.lines.send((Some(record), None));
+    }
+}
+
+fn opened(path: &Path, policy: AuditPolicy) -> Result<LogDirectory> {
+    LogDirectory::open(path, policy.max_file.max(1), policy.sync)
+        .map_err(|error| unusable(path, &error))
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+        _ => ErrorKind::Unavailable,
+    };
+    let message = format!("the audit log in {} cannot be used: {error}", path.display());
+    Error::new(kind, "audit", message)
+}
+
+/// Writes operations of a backend and its sandboxes to a log.
+///
+/// Each operation that runs or changes something has a line when it begins and one when it ends, with the same `op`. An end
+/// that is missing means that the process died. Values of environment variables and variables are never in it.
+#[derive(Clone, Debug)]
+pub struct AuditLayer(AuditLog);
+
+impl AuditLayer {
+    /// Writes to a log.
+    pub fn new(log: AuditLog) -> Self {
+        Self(log)
+    }
+}
+
+impl Layer for AuditLayer {
+    fn layer(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
+        intercept_backend(inner, Arc::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl Hooks for AuditLayer {
+    async fn before(&self, operation: &Operation<'_>) -> Result<Box<dyn Observer>> {
+        if UNNOTED.contains(&operation.name) {
+            return Ok(Box::new(Silent));
+        }
+        let op = sandbox_core::random_hex(8);
+        let mut about = Map::new();
+        about.insert("op".to_owned(), op.into());
+        about.insert("operation".to_owned(), operation.name.into());
+        if let Some(sandbox) = operation.sandbox {
+            about.insert("sandbox".to_owned(), sandbox.info().id.into());
+        }
+        if let Some(run) = &operation.call.run_id {
+            about.insert("run".to_owned(), run.as_str().into());
+        }
+        let mut record = line("begin", &about);
+        record.insert("pid".to_owned(), std::process::id().into());
+        let request = described(&operation.request, self.0.policy.content);
+        if !request.is_empty() {
+            record.insert("request".to_owned(), request.into());
+        }
+        self.0.begin(record, operation.name).await?;
+        let (log, output) = (self.0.clone(), [Content::default(), Content::default()]);
+        Ok(Box::new(Noting {
+            log,
+            about,
+            began: Instant::now(),
+            output,
+            content: Content::default(),
+            result: None,
+            has_events: has_events(&operation.request),
+        }))
+    }
+}
+
+/// Returns true for an operation whose end comes in a stream, after its call.
+fn has_events(request: &OperationRequest<'_>) -> bool {
+    match request {
+        OperationRequest::RunCode { .. } => true,
+        OperationRequest::StartCommand { background, .. } => !background,
+        _ => false,
+    }
+}
+
+fn line(event: &str, about: &Map<String, Value>) -> Map<String, Value> {
+    let mut record = Map::new();
+    record.insert("time".to_owned(), unix_now().into());
+    record.insert("event".to_owned(), event.into());
+    record.extend(about.clone());
+    record
+}
+
+/// What a request says, without secrets.
+fn described(request: &OperationRequest<'_>, content: AuditContent) -> Map<String, Value> {
+    let value = match request {
+        OperationRequest::Create(spec) => json!({
+            "name": spec.name, "tags": spec.tags, "isolation": spec.isolation,
+            "network": spec.network, "image": spec.image, "environment": spec.environment,
+            "mounts": spec.mounts, "env": spec.env.keys().collect::<Vec<_>>(),
+        }),
+        OperationRequest::RunCode { code, language, context, .. } => json!({
+            "code": noted(code.as_bytes(), content), "language": language, "context": context,
+        }),
+        OperationRequest::StartCommand { command, cwd, env, background } => json!({
+            "command": noted(command.to_string().as_bytes(), content), "cwd": cwd,
+            "env": env.keys().collect::<Vec<_>>(), "background": background,
+        }),
+        OperationRequest::Path(path) => json!({"path": path}),
+        OperationRequest::Paths { from, to } => json!({"from": from, "to": to}),
+        OperationRequest::InstallPackages(packages) => {
+            let (InstallPackages::Python(names)
+            | InstallPackages::Upgrade(names)
+            | InstallPackages::System(names)) = packages;
+            json!({"packages": names})
+        }
+        OperationRequest::Tool(tool) => json!({"tool": tool.name}),
+        OperationRequest::Variables(values) => {
+            json!({"variables": values.keys().collect::<Vec<_>>()})
+        }
+        OperationRequest::Tags(tags) => json!({"tags": tags}),
+        OperationRequest::Lifetime(lifetime) => json!({"lifetime": lifetime.as_secs_f64()}),
+        OperationRequest::Port(port) => json!({"port": port}),
+        OperationRequest::Name(name) => json!({"name": name}),
+        _ => Value::Null,
+    };
+    match value {
+        Value::Object(mut map) => {
+            map.retain(|_, value| !value.is_null());
+            map
+        }
+        _ => Map::new(),
+    }
+}
+
+fn noted(bytes: &[u8], content: AuditContent) -> Value {
+    let mut all = Content::default();
+    all.take(bytes, content);
+    all.finish()
+}
+
+/// Content as it gets into the log.
+#[derive(Clone, Default)]
+struct Content {
+    digest: Sha256,
+    bytes: u64,
+    text: Vec<u8>,
+}
+
+impl Content {
+    fn take(&mut self, bytes: &[u8], content: AuditContent) {
+        self.digest.update(bytes);
+        self.bytes += bytes.len() as u64;
+        if let AuditContent::Text(limit) = content {
+            let room = limit.saturating_sub(self.text.len());
+            self.text.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+
+    fn finish(&self) -> Value {
+        let digest = hex(&self.digest.clone().finalize());
+        let mut noted = json!({"bytes": self.bytes, "sha256": digest});
+        if !self.text.is_empty() {
+            noted["text"] = String::from_utf8_lossy(&self.text).into();
+        }
+        noted
+    }
+}
+
+/// Notes nothing.
+struct Silent;
+
+#[async_trait]
+impl Observer for Silent {
+    async fn failed(&mut self, error: Error) -> Error {
+        error
+    }
+
+    fn event(&mut self, _: OperationEvent<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Notes the end of one operation.
+struct Noting {
+    log: AuditLog,
+    about: Map<String, Value>,
+    began: Instant,
+    output: [Content; 2],
+    content: Content,
+    result: Option<Map<String, Value>>,
+    has_events: bool,
+}
+
+impl Noting {
+    fn set(&mut self, value: Value) {
+        if let Value::Object(map) = value {
+            self.result = Some(map);
+        }
+    }
+}
+
+#[async_trait]
+impl Observer for Noting {
+    async fn failed(&mut self, error: Error) -> Error {
+        self.set(json!({"error": {"kind": error.kind(), "message": error.to_string()}}));
+        error
+    }
+
+    fn event(&mut self, event: OperationEvent<'_>) -> Result<()> {
+        let content = self.log.policy.content;
+        match event {
+            OperationEvent::Succeeded if !self.has_events => self.set(json!({"ok": true})),
+            OperationEvent::Content(chunk) => self.content.take(chunk, content),
+            OperationEvent::Run(event) => match &event.kind {
+                EventKind::Output { stream, data } => {
+                    let index = usize::from(*stream == sandbox_core::OutputStream::Stderr);
+                    self.output[index].take(data, content);
+                }
+                EventKind::Finished(outcome) => self.set(json!({
+                    "exit_code": outcome.exit_code, "failure": outcome.failure,
+                    "interrupted": outcome.interrupted, "state": outcome.state,
+                    "usage": outcome.usage, "network_denied": outcome.network_denied,
+                })),
+                EventKind::Error(error) => {
+                    self.about.insert("exception".to_owned(), error.name.as_str().into());
+                }
+                _ => {}
+            },
+            OperationEvent::Command(event) => match event {
+                CommandEvent::Output { stream, data } => {
+                    let index = usize::from(*stream == sandbox_core::OutputStream::Stderr);
+                    self.output[index].take(data, content);
+                }
+                CommandEvent::Finished(outcome) => self.set(json!({
+                    "exit_code": outcome.exit_code, "failure": outcome.failure,
+                    "usage": outcome.usage, "network_denied": outcome.network_denied,
+                })),
+                _ => {}
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Noting {
+    fn drop(&mut self) {
+        let mut record = line("end", &self.about);
+        record.insert("duration".to_owned(), self.began.elapsed().as_secs_f64().into());
+        for (name, output) in ["stdout", "stderr"].iter().zip(&self.output) {
+            if output.bytes > 0 {
+                record.insert((*name).to_owned(), output.finish());
+            }
+        }
+        if self.content.bytes > 0 {
+            record.insert("content".to_owned(), self.content.finish());
+        }
+        // Without a result its caller gave up, or read no further.
+        let result = self.result.take();
+        let result = result.map_or_else(|| json!({"abandoned": true}), Value::Object);
+        record.insert("result".to_owned(), result);
+        self.log.end(record);
+    }
+}

@@ -1,0 +1,122 @@
+//! The audit around real cells.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend_eval::EvalBackend;
+use sandbox_core::{Backend, ErrorKind, Layer, Sandbox};
+use sandbox_layers::{
+    AuditContent, AuditFailure, AuditLayer, AuditLog, AuditPolicy, RetryLayer, RetryPolicy,
+};
+use serde_json::Value;
+
+fn around(log: &AuditLog) -> Arc<dyn Backend> {
+    AuditLayer::new(log.clone()).layer(Arc::new(EvalBackend::default()))
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let mut all = Vec::new();
+    let each = |line: &str| {
+        all.push(serde_json::from_str(line).expect("JSON"));
+        true
+    };
+    AuditLog::read(path, each).expect("the log");
+    all
+}
+
+fn ends<'a>(lines: &'a [Value], operation: &str) -> Vec<&'a Value> {
+    let is_end = |line: &&Value| line["event"] == "end" && line["operation"] == operation;
+    lines.iter().filter(is_end).collect()
+}
+
+#[tokio::test]
+async fn everything_that_runs_or_changes_is_in_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let log = AuditLog::open(&path, AuditPolicy::default()).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).env("TOKEN", "s3cret").create().await.unwrap();
+    sandbox.run_code("print('hi')").await.unwrap();
+    sandbox.run_code("1/0").await.unwrap();
+    sandbox.commands().run("echo out; exit 3").await.unwrap();
+    sandbox.files().write("x", "content").await.unwrap();
+    sandbox.files().list(".").await.unwrap();
+    sandbox.files().read("nothing").await.unwrap_err();
+    sandbox.terminate().await.unwrap();
+    log.flush().await;
+
+    let all = lines(&path);
+    let runs = ends(&all, "run_code");
+    assert_eq!(runs.len(), 2, "{all:#?}");
+    assert_eq!(
+        (&runs[0]["stdout"]["bytes"], &runs[1]["exception"]),
+        (&3.into(), &"ZeroDivisionError".into())
+    );
+    let command = ends(&all, "start_command")[0];
+    assert_eq!(command["result"]["exit_code"], 3);
+    assert_eq!(ends(&all, "write_file")[0]["content"]["bytes"], 7);
+    assert_eq!(ends(&all, "read_file")[0]["result"]["error"]["kind"], "not_found");
+    assert_eq!(ends(&all, "terminate").len(), 1);
+    assert!(ends(&all, "list_files").is_empty(), "what only looks is not noted");
+    // Each beginning has its end, and the text of neither code nor variables is there.
+    for begin in all.iter().filter(|line| line["event"] == "begin") {
+        let end = |line: &&Value| line["event"] == "end" && line["op"] == begin["op"];
+        assert_eq!(all.iter().filter(end).count(), 1, "{begin}");
+    }
+    let text = std::fs::read_to_string(path.join("audit.jsonl")).unwrap();
+    assert!(!text.contains("s3cret") && !text.contains("print('hi')"), "{text}");
+    let report = AuditLog::verify(&path).unwrap();
+    assert_eq!((report.problem, report.lines), (None, all.len() as u64));
+}
+
+#[tokio::test]
+async fn text_is_there_by_choice_and_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let policy = AuditPolicy { content: AuditContent::Text(8), ..AuditPolicy::default() };
+    let log = AuditLog::open(&path, policy).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).create().await.unwrap();
+    sandbox.run_code("print('a' * 100)").await.unwrap();
+    sandbox.terminate().await.unwrap();
+    log.flush().await;
+    let all = lines(&path);
+    assert_eq!(ends(&all, "run_code")[0]["stdout"]["text"], "aaaaaaaa");
+    assert_eq!(ends(&all, "run_code")[0]["stdout"]["bytes"], 101);
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_down_does_not_run_unless_that_is_chosen() {
+    for (on_failure, runs) in [(AuditFailure::Refuse, false), (AuditFailure::Continue, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit");
+        let policy = AuditPolicy { on_failure, ..AuditPolicy::default() };
+        let log = AuditLog::open(&path, policy).unwrap();
+        // Retries are outside, so they see the refusal.
+        let retries = RetryLayer::new(RetryPolicy::default());
+        let sandbox = Sandbox::builder(retries.layer(around(&log))).create().await.unwrap();
+        log.flush().await;
+        // Lines that were there are gone, which the log notices before it adds another.
+        std::fs::write(path.join("audit.jsonl"), "").unwrap();
+        let began = std::time::Instant::now();
+        let ran = sandbox.run_code("open('trace', 'w').close()").await;
+        assert!(began.elapsed() < Duration::from_secs(10));
+        if let Err(error) = &ran {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+            assert!(error.message().contains("lines of the audit log are missing"), "{error}");
+        }
+        assert_eq!((ran.is_ok(), sandbox.files().exists("trace").await.unwrap()), (runs, runs));
+        sandbox.kill().await.ok();
+    }
+}
+
+#[tokio::test]
+async fn a_log_is_private() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("open");
+    std::fs::create_dir(&path).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let error = AuditLog::open(&path, AuditPolicy::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(error.message().contains("can be entered by other users"), "{error}");
+}
