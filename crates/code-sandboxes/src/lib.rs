@@ -43,7 +43,7 @@ pub use backend_eval as eval;
 #[cfg(feature = "jupyter")]
 pub use backend_jupyter as jupyter;
 
-pub use manager::{Listing, Manager};
+pub use manager::{Fallback, Listing, Manager};
 pub use once::{run, run_many};
 pub use registry::{Registry, VariantStatus};
 pub use sandbox::{Sandbox, lacks_credentials, list_environments};

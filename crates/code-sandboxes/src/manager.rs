@@ -26,9 +26,11 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
-    ListQuery, NetworkMode, NetworkPolicy, Page, Result, SandboxEnvironment, SandboxId,
+    Layer, ListQuery, NetworkMode, NetworkPolicy, Page, Result, SandboxEnvironment, SandboxId,
     SandboxInfo, SnapshotInfo, Variant,
 };
+
+use crate::Registry;
 
 /// Several places as one backend. Cheap to clone.
 ///
@@ -44,6 +46,37 @@ pub struct Manager {
     /// Places of a create, in this order, by index.
     chain: Arc<[usize]>,
     required: Capabilities,
+}
+
+/// Lets a create go on to other places: `Sandbox::builder().layer(Fallback::to([..])?)`.
+///
+/// It makes a [`Manager`] of the backend of the builder and these, in this order.
+#[derive(Clone, Debug)]
+pub struct Fallback(Vec<Arc<dyn Backend>>);
+
+impl Fallback {
+    /// Takes variants of this build as the places to go on to.
+    ///
+    /// # Errors
+    /// `Unsupported` for a variant that this build does not have.
+    pub fn to(variants: impl IntoIterator<Item = Variant>) -> Result<Self> {
+        let backends = variants.into_iter().map(|variant| Registry::new().backend(variant));
+        backends.collect::<Result<_>>().map(Self)
+    }
+}
+
+impl Layer for Fallback {
+    fn layer(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
+        let mut places = vec![inner];
+        for place in &self.0 {
+            // A place that failed is not tried again.
+            if places.iter().all(|other| other.variant() != place.variant()) {
+                places.push(Arc::clone(place));
+            }
+        }
+        let chain = (0..places.len()).collect();
+        Arc::new(Manager { places: places.into(), chain, required: Capabilities::default() })
+    }
 }
 
 /// Sandboxes of all places, and the errors of those that could not be asked.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use code_sandboxes::{
-    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
-    Manager, NetworkMode, Page, Registry, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SnapshotInfo, Variant,
+    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Fallback, Health, Instance,
+    Layer, ListQuery, Manager, NetworkMode, Page, Registry, Result, Sandbox, SandboxEnvironment,
+    SandboxId, SandboxInfo, SnapshotInfo, Variant,
 };
 
 /// A place under another name: it fails with an error, or makes cells of this host.
@@ -208,4 +208,26 @@ fn a_manager_needs_places_and_knows_only_those() {
     assert_eq!(error.message(), "modal is not managed here; use works");
     let twice = [&place, &place].map(|place| Arc::clone(place) as Arc<dyn Backend>);
     assert_eq!(Manager::new(twice).unwrap_err().message(), "`places` has works twice");
+}
+
+#[tokio::test]
+async fn a_builder_goes_on_to_its_fallback() {
+    // Whatever comes first fails here, so the sandbox is a cell.
+    #[derive(Debug)]
+    struct Down(Arc<Place>);
+    impl Layer for Down {
+        fn layer(&self, _: Arc<dyn Backend>) -> Arc<dyn Backend> {
+            Arc::clone(&self.0) as Arc<dyn Backend>
+        }
+    }
+    let down = Place::new("down", Some(ErrorKind::Unavailable));
+    let builder = Sandbox::builder().layer(Down(Arc::clone(&down)));
+    let fallback = Fallback::to([Variant::LOCAL_EVAL]).unwrap();
+    let sandbox = builder.layer(fallback).create().await.unwrap();
+    assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
+    assert_eq!(down.creates(), 1);
+    assert!(sandbox.id().unwrap().starts_with("local-eval/"), "{:?}", sandbox.id());
+    sandbox.terminate().await.unwrap();
+    let error = Fallback::to([Variant::MODAL]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
