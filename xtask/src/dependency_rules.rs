@@ -3,129 +3,133 @@
 use std::collections::BTreeSet;
 
 use crate::command::output;
+use crate::descriptor::{Backends, Descriptor, HTTP_CLIENT};
+use crate::metadata::Metadata;
 use crate::suites::cargo;
 use crate::summary::TestSummary;
 
 /// HTTP clients, by the crates that they cannot do without.
 const HTTP: [&str; 5] = ["reqwest", "hyper", "ureq", "isahc", "curl"];
 
-/// One claim about the normal dependencies of a package.
+/// One rule about the normal dependencies of a package.
 struct Rule {
-    what: &'static str,
+    what: String,
     package: &'static str,
-    features: &'static [&'static str],
-    holds: fn(&BTreeSet<String>) -> bool,
+    features: Vec<String>,
+    holds: Box<dyn Fn(&BTreeSet<String>) -> bool>,
 }
 
-const CLAIMS: [Rule; 12] = [
-    Rule {
-        what: "the core pulls no runtime and no HTTP client",
-        package: "code-sandboxes-core",
-        features: &["--no-default-features"],
-        holds: |tree| !tree.contains("tokio") && has_no_http(tree),
-    },
-    Rule {
-        what: "backend-eval pulls no HTTP client",
-        package: "code-sandboxes-backend-eval",
-        features: &["--all-features"],
-        holds: has_no_http,
-    },
-    Rule {
-        what: "the facade with one backend feature pulls that backend alone",
-        package: "code-sandboxes",
-        features: &["--no-default-features", "--features", "eval"],
-        holds: |tree| backends(tree) == ["code-sandboxes-backend-eval"],
-    },
-    Rule {
-        what: "jupyter-protocol without features pulls neither ZeroMQ nor a runtime",
-        package: "code-sandboxes-jupyter-protocol",
-        features: &["--no-default-features"],
-        holds: |tree| !tree.contains("zeromq") && !tree.contains("tokio") && has_no_http(tree),
-    },
-    Rule {
-        what: "what every local sandbox is made of pulls no backend, no cells, no kernels and no HTTP client",
-        package: "code-sandboxes-engine",
-        features: &["--all-features"],
-        holds: |tree| {
-            backends(tree).is_empty()
-                && !tree.contains("code-sandboxes-kernel")
-                && !tree.contains("code-sandboxes-isolation")
-                && has_no_http(tree)
-        },
-    },
-    Rule {
-        what: "the client of the supervisor pulls no backend",
-        package: "code-sandboxes-supervisor",
-        features: &["--features", "client"],
-        holds: |tree| backends(tree).is_empty() && has_no_http(tree),
-    },
-    Rule {
-        what: "the facade with kernels pulls no other backend",
-        package: "code-sandboxes",
-        features: &["--no-default-features", "--features", "jupyter"],
-        holds: |tree| backends(tree) == ["code-sandboxes-backend-jupyter"],
-    },
-    Rule {
-        what: "what every cloud needs pulls no backend, no cells and no kernels",
-        package: "code-sandboxes-cloud",
-        features: &["--all-features"],
-        holds: |tree| {
-            backends(tree).is_empty()
-                && !tree.contains("code-sandboxes-cells")
-                && !tree.contains("code-sandboxes-isolation")
-                && !tree.contains("code-sandboxes-kernel")
-                && !tree.contains("code-sandboxes-jupyter-protocol")
-        },
-    },
-    Rule {
-        what: "the facade with cloud runtimes pulls no other backend, no cells and no ZeroMQ",
-        package: "code-sandboxes",
-        features: &["--no-default-features", "--features", "datalayer"],
-        holds: |tree| {
-            backends(tree) == ["code-sandboxes-backend-datalayer"]
-                && !tree.contains("code-sandboxes-isolation")
-                && !tree.contains("zeromq")
-        },
-    },
-    Rule {
-        what: "the facade with containers pulls no other backend",
-        package: "code-sandboxes",
-        features: &["--no-default-features", "--features", "docker"],
-        holds: |tree| backends(tree) == ["code-sandboxes-backend-docker"],
-    },
-    Rule {
-        what: "kernels as interpreters pull no transport, no cells and no HTTP client",
-        package: "code-sandboxes-kernel",
-        features: &[],
-        holds: |tree| {
-            !tree.contains("zeromq")
-                && !tree.contains("code-sandboxes-isolation")
-                && has_no_http(tree)
-        },
-    },
-    Rule {
-        what: "the facade without features pulls no backend",
-        package: "code-sandboxes",
-        features: &["--no-default-features"],
-        holds: |tree| backends(tree).is_empty(),
-    },
-];
+impl Rule {
+    fn new(
+        what: impl Into<String>,
+        package: &'static str,
+        features: &[&str],
+        holds: impl Fn(&BTreeSet<String>) -> bool + 'static,
+    ) -> Self {
+        let features = features.iter().map(ToString::to_string).collect();
+        Self { what: what.into(), package, features, holds: Box::new(holds) }
+    }
+}
 
-/// Checks every claim.
+/// Rules about what backends share.
+fn shared_rules() -> Vec<Rule> {
+    vec![
+        Rule::new(
+            "the core pulls no runtime and no HTTP client",
+            "code-sandboxes-core",
+            &["--no-default-features"],
+            |tree| !tree.contains("tokio") && has_no_http(tree),
+        ),
+        Rule::new(
+            "jupyter-protocol without features pulls neither ZeroMQ nor a runtime",
+            "code-sandboxes-jupyter-protocol",
+            &["--no-default-features"],
+            |tree| !tree.contains("zeromq") && !tree.contains("tokio") && has_no_http(tree),
+        ),
+        Rule::new(
+            "what every local sandbox is made of pulls no backend, no cells, no kernels and no HTTP client",
+            "code-sandboxes-engine",
+            &["--all-features"],
+            |tree| {
+                backends(tree).is_empty()
+                    && !tree.contains("code-sandboxes-kernel")
+                    && !tree.contains("code-sandboxes-isolation")
+                    && has_no_http(tree)
+            },
+        ),
+        Rule::new(
+            "the client of the supervisor pulls no backend",
+            "code-sandboxes-supervisor",
+            &["--features", "client"],
+            |tree| backends(tree).is_empty() && has_no_http(tree),
+        ),
+        Rule::new(
+            "what every cloud needs pulls no backend, no cells and no kernels",
+            "code-sandboxes-cloud",
+            &["--all-features"],
+            |tree| {
+                backends(tree).is_empty()
+                    && !tree.contains("code-sandboxes-cells")
+                    && !tree.contains("code-sandboxes-isolation")
+                    && !tree.contains("code-sandboxes-kernel")
+                    && !tree.contains("code-sandboxes-jupyter-protocol")
+            },
+        ),
+        Rule::new(
+            "kernels as interpreters pull no transport, no cells and no HTTP client",
+            "code-sandboxes-kernel",
+            &[],
+            |tree| {
+                !tree.contains("zeromq")
+                    && !tree.contains("code-sandboxes-isolation")
+                    && has_no_http(tree)
+            },
+        ),
+        Rule::new(
+            "the facade without features pulls no backend",
+            FACADE,
+            &["--no-default-features"],
+            |tree| backends(tree).is_empty(),
+        ),
+    ]
+}
+
+const FACADE: &str = "code-sandboxes";
+
+/// The rule of each backend, from its manifest: alone in the facade, and without what it says that it never pulls.
+fn backend_rule(backend: &Descriptor) -> Rule {
+    let (feature, package) = (&backend.feature, backend.package.clone());
+    let never = backend.never_pulls.clone();
+    let mut what = format!("the facade with `{feature}` pulls no other backend");
+    if !never.is_empty() {
+        what = format!("{what}, and nothing of {}", never.join(", "));
+    }
+    Rule::new(what, FACADE, &["--no-default-features", "--features", feature], move |tree| {
+        let pulls = |name: &String| match name.as_str() {
+            HTTP_CLIENT => !has_no_http(tree),
+            name => tree.contains(name),
+        };
+        backends(tree) == [package.as_str()] && !never.iter().any(pulls)
+    })
+}
+
+/// Checks every rule.
 pub(crate) fn run(tally: &mut TestSummary) -> Result<(), String> {
-    for claim in &CLAIMS {
-        let tree = tree(claim)?;
-        let holds = (claim.holds)(&tree);
-        println!("graph: {} ... {}", claim.what, if holds { "ok" } else { "FAILED" });
-        tally.check(claim.what, holds);
+    let backends = Backends::read(&Metadata::read()?)?;
+    let rules = shared_rules().into_iter().chain(backends.built.iter().map(backend_rule));
+    for rule in rules {
+        let tree = tree(&rule)?;
+        let holds = (rule.holds)(&tree);
+        println!("graph: {} ... {}", rule.what, if holds { "ok" } else { "FAILED" });
+        tally.check(&rule.what, holds);
     }
     Ok(())
 }
 
-fn tree(claim: &Rule) -> Result<BTreeSet<String>, String> {
+fn tree(rule: &Rule) -> Result<BTreeSet<String>, String> {
     let mut command = cargo(&["tree", "--edges", "normal", "--prefix", "none"]);
-    command.args(["--package", claim.package]);
-    command.args(["--format", "{p}"]).args(claim.features);
+    command.args(["--package", rule.package]);
+    command.args(["--format", "{p}"]).args(&rule.features);
     Ok(names(&output(&mut command)?))
 }
 
@@ -144,15 +148,23 @@ fn backends(tree: &BTreeSet<String>) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptor::tests::example;
 
     #[test]
-    fn claims_can_fail() {
+    fn rules_can_fail() {
         let tree = names(
-            "code-sandboxes v0.1.0 (/x)\ntokio v1.0.0\nhyper v1.2.3 (*)\ncode-sandboxes-backend-eval v0.1.0 (/x)\n",
+            "code-sandboxes v0.1.0 (/x)\ntokio v1.0.0\nhyper v1.2.3 (*)\nzeromq v1.0.0\ncode-sandboxes-backend-toy v0.1.0 (/x)\n",
         );
-        assert!(!(CLAIMS[0].holds)(&tree));
-        assert!(!(CLAIMS[1].holds)(&tree));
-        assert!((CLAIMS[2].holds)(&tree));
-        assert!(CLAIMS[3..].iter().all(|claim| !(claim.holds)(&tree)));
+        assert!(shared_rules().iter().all(|rule| !(rule.holds)(&tree)));
+        let mut backends = Backends::read(&example()).unwrap();
+        let toy = &mut backends.built[0];
+        assert!((backend_rule(toy).holds)(&tree));
+        toy.never_pulls = vec!["tokio".to_owned()];
+        assert!(!(backend_rule(toy).holds)(&tree));
+        toy.never_pulls = vec![HTTP_CLIENT.to_owned()];
+        assert!(!(backend_rule(toy).holds)(&tree));
+        toy.never_pulls.clear();
+        toy.package = "code-sandboxes-backend-other".to_owned();
+        assert!(!(backend_rule(toy).holds)(&tree));
     }
 }

@@ -6,15 +6,18 @@ mod command;
 mod cpython;
 mod datalayer;
 mod dependency_rules;
+mod descriptor;
 mod dist;
 mod docker;
 mod engine;
 mod environment;
 mod fuzz;
+mod generate;
 mod helper;
 mod hostile_task;
 mod image;
 mod job_queue;
+mod metadata;
 mod podman;
 mod programs;
 mod setup;
@@ -44,6 +47,8 @@ Tasks:
            the hostile suite, which `test` has among the others, in every mode that this host can have
   soak     many sandboxes: nothing grows, all answer (--count N, --alive N, --json FILE)
   tidy     the house rules about files
+  generate what follows from the manifests of the backends (tables, features, registry) and the map of the files
+           (--check: writes nothing and fails where something would be written)
   bench    the speed and memory table (--quick, --only NAME, --peers, --containers, --markdown, --json FILE)
   fuzz     every parser of bytes from elsewhere, with bytes that a fuzzer makes up (--seconds N, TARGET..)
   test-cpython  modules of CPython's own tests in a cell and outside, and every difference
@@ -73,6 +78,7 @@ fn main() -> ExitCode {
         "test-hostile" => hostile_task::hostile(&rest),
         "soak" => hostile_task::soak(&rest),
         "tidy" => tidy::run(),
+        "generate" => generate::run(&rest),
         "bench" => bench_task::run(&rest),
         "test-cpython" => cpython::run(&rest),
         "test-programs" => programs::run(&rest),

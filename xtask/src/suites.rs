@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::command::shown;
 use crate::environment::Environment;
 use crate::summary::TestSummary;
-use crate::{dependency_rules, helper, tidy, toolchain, workspace};
+use crate::{dependency_rules, generate, helper, tidy, toolchain, workspace};
 
 /// Crates that programs use without the rest. Within the workspace, each has the features that any of them asks for.
 const ALONE: [&str; 2] = ["code-sandboxes-core", "code-sandboxes-jupyter-protocol"];
@@ -50,6 +50,8 @@ pub(crate) fn check(arguments: &[String]) -> Result<bool, String> {
 pub(crate) fn static_checks(full: bool, tally: &mut TestSummary) -> Result<(), String> {
     let tidy = tally.stage("tidy", tidy::run)?;
     tally.check("tidy", tidy);
+    let generated = tally.stage("generate", generate::check_all)?;
+    tally.check("generated files", generated);
     toolchain::check(tally)?;
     tally.timed("format", || shown(&mut cargo(&["fmt", "--all", "--check"])));
     let clippy =

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use code_sandboxes::{
     DEFAULT_DETACHED, Mount, NetworkMode, NetworkPolicy, Registry, Sandbox, SandboxBuilder,
-    SingleUse, Tags, Variant, seconds,
+    SingleUse, Tags, Variant, VariantStatus, seconds,
 };
 
 use crate::args::{KernelArgs, ProviderArgs, SandboxArgs};
@@ -17,14 +17,6 @@ const AUTO: &str = "auto";
 
 /// Has the token of a Jupyter Server, where the arguments of a process can be seen by others.
 const TOKEN_VARIABLE: &str = "JUPYTER_TOKEN";
-
-/// The cloud variants in the order in which they are taken, and the variables that show that there are credentials.
-const CREDENTIALS: [(Variant, &[&str]); 4] = [
-    (Variant::DAYTONA, &["DAYTONA_API_KEY"]),
-    (Variant::E2B, &["E2B_API_KEY"]),
-    (Variant::MODAL, &["MODAL_TOKEN_ID"]),
-    (Variant::CLOUDFLARE, &["CLOUDFLARE_SANDBOX_BASE_URL", "CLOUDFLARE_API_TOKEN"]),
-];
 
 /// The variant that is asked for, or the default one.
 pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
@@ -44,29 +36,23 @@ fn variant_of(args: &SandboxArgs) -> Result<Variant, Problem> {
 }
 
 fn by_credentials() -> Variant {
-    let statuses = Registry::new().variants();
-    let in_build =
-        |variant| statuses.iter().any(|status| status.variant == variant && status.available);
-    let has_modal_file = || env::home_dir().is_some_and(|home| home.join(".modal.toml").is_file());
-    first_with_credentials(
-        in_build,
-        |name| env::var_os(name).is_some_and(|value| !value.is_empty()),
-        has_modal_file,
-    )
+    let home = env::home_dir().unwrap_or_default();
+    first_with_credentials(&Registry::new().variants(), |credential| {
+        match credential.strip_prefix("~/") {
+            Some(file) => home.join(file).is_file(),
+            None => env::var_os(credential).is_some_and(|value| !value.is_empty()),
+        }
+    })
 }
 
 /// The first variant of this build with credentials; `local-eval`, which needs none, when there are none.
-fn first_with_credentials(
-    in_build: impl Fn(Variant) -> bool,
-    is_set: impl Fn(&str) -> bool,
-    has_modal_file: impl Fn() -> bool,
-) -> Variant {
-    let has = |variant: Variant, names: &[&str]| {
-        names.iter().all(|name| is_set(name)) || (variant == Variant::MODAL && has_modal_file())
+fn first_with_credentials(known: &[VariantStatus], is_there: impl Fn(&str) -> bool) -> Variant {
+    let has = |status: &&VariantStatus| {
+        let mut alternatives = status.credentials.iter();
+        status.available && alternatives.any(|all| all.iter().all(|one| is_there(one)))
     };
-    let mut found =
-        CREDENTIALS.iter().filter(|(variant, names)| in_build(*variant) && has(*variant, names));
-    found.next().map_or_else(|| Registry::new().default_variant(), |(variant, _)| *variant)
+    let found = known.iter().find(has).map(|status| status.variant);
+    found.unwrap_or_else(|| Registry::new().default_variant())
 }
 
 /// A builder for a sandbox, which may be made for one run alone.
@@ -341,22 +327,28 @@ mod tests {
 
     #[test]
     fn auto_takes_the_first_variant_with_credentials_that_the_build_has() {
-        let chosen = |set: &[&str], file: bool, lacks: Option<Variant>| {
-            first_with_credentials(|v| Some(v) != lacks, |name| set.contains(&name), || file)
-        };
+        let mut known = Registry::new().variants();
+        known.iter_mut().for_each(|status| status.available = true);
         let all = [
             "CLOUDFLARE_API_TOKEN",
             "CLOUDFLARE_SANDBOX_BASE_URL",
             "MODAL_TOKEN_ID",
+            "~/.modal.toml",
             "E2B_API_KEY",
             "DAYTONA_API_KEY",
         ];
-        assert_eq!(chosen(&all, true, None), Variant::DAYTONA);
-        assert_eq!(chosen(&all, true, Some(Variant::DAYTONA)), Variant::E2B);
-        assert_eq!(chosen(&all[..3], false, None), Variant::MODAL);
-        assert_eq!(chosen(&[], true, None), Variant::MODAL);
-        assert_eq!(chosen(&all[..2], false, None), Variant::CLOUDFLARE);
-        assert_eq!(chosen(&all[..1], false, None), Variant::LOCAL_EVAL, "half of them");
-        assert_eq!(chosen(&[], false, None), Variant::LOCAL_EVAL);
+        let chosen = |there: &[&str]| first_with_credentials(&known, |name| there.contains(&name));
+        assert_eq!(chosen(&all), Variant::DAYTONA);
+        assert_eq!(chosen(&all[..5]), Variant::E2B);
+        assert_eq!(chosen(&all[..4]), Variant::MODAL);
+        assert_eq!(chosen(&["~/.modal.toml"]), Variant::MODAL);
+        assert_eq!(chosen(&all[..2]), Variant::CLOUDFLARE);
+        assert_eq!(chosen(&all[..1]), Variant::LOCAL_EVAL, "half of them");
+        assert_eq!(chosen(&["DATALAYER_EXTERNAL_TOKEN"]), Variant::DATALAYER_RUNTIME);
+        assert_eq!(chosen(&[]), Variant::LOCAL_EVAL);
+        let mut known = known.clone();
+        known.retain(|status| status.variant != Variant::E2B);
+        known.iter_mut().for_each(|status| status.available &= status.variant != Variant::DAYTONA);
+        assert_eq!(first_with_credentials(&known, |name| all.contains(&name)), Variant::MODAL);
     }
 }

@@ -182,7 +182,8 @@ fn detachable() -> Vec<Variant> {
     let can = |variant: &Variant| {
         registry.backend(*variant).is_ok_and(|backend| backend.capabilities().detached)
     };
-    Variant::well_known().into_iter().filter(can).collect()
+    let available = registry.variants().into_iter().filter(|status| status.available);
+    available.map(|status| status.variant).filter(can).collect()
 }
 
 impl From<sandbox_core::Sandbox> for Sandbox {

@@ -46,11 +46,36 @@ impl BackendResolver for SingleBackend {
     }
 }
 
+/// A backend, alone or shared.
+pub trait IntoBackend {
+    /// Shares it.
+    fn into_backend(self) -> Arc<dyn Backend>;
+}
+
+impl<B: Backend> IntoBackend for B {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        Arc::new(self)
+    }
+}
+
+impl<B: Backend> IntoBackend for Arc<B> {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        self
+    }
+}
+
+impl IntoBackend for Arc<dyn Backend> {
+    fn into_backend(self) -> Arc<dyn Backend> {
+        self
+    }
+}
+
 /// Collects what a sandbox shall be like. Nothing starts before [`create`](SandboxBuilder::create);
 /// the first wrong value is reported there, with its field and what is allowed.
 #[must_use = "nothing happens until create() or build()"]
 pub struct SandboxBuilder<R> {
     resolver: R,
+    backend: Option<Arc<dyn Backend>>,
     variant: Option<Variant>,
     timeout: Duration,
     pub(crate) spec: CreateSpec,
@@ -73,6 +98,7 @@ impl<R: BackendResolver> SandboxBuilder<R> {
     pub fn new(resolver: R) -> Self {
         Self {
             resolver,
+            backend: None,
             variant: None,
             timeout: DEFAULT_TIMEOUT,
             spec: CreateSpec::default(),
@@ -91,6 +117,14 @@ impl<R: BackendResolver> SandboxBuilder<R> {
             Ok(variant) => self.variant = Some(variant),
             Err(error) => self.note(error),
         }
+        self
+    }
+
+    /// Takes this backend, configured or of the program's own, instead of the one that the variant stands for.
+    ///
+    /// A variant that is set too must be that of the backend.
+    pub fn backend(mut self, backend: impl IntoBackend) -> Self {
+        self.backend = Some(backend.into_backend());
         self
     }
 
@@ -285,7 +319,10 @@ impl<R: BackendResolver> SandboxBuilder<R> {
             return Err(problem);
         }
         self.spec.validate()?;
-        let mut backend = self.resolver.resolve(self.variant)?;
+        let mut backend = match self.backend {
+            Some(backend) => SingleBackend(backend).resolve(self.variant)?,
+            None => self.resolver.resolve(self.variant)?,
+        };
         for layer in self.layers {
             backend = layer.layer(backend);
         }

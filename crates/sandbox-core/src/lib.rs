@@ -46,7 +46,7 @@ mod units;
 mod wrapper;
 
 pub use backend::{Backend, Check, Health};
-pub use builder::{BackendResolver, SandboxBuilder, SingleBackend};
+pub use builder::{BackendResolver, IntoBackend, SandboxBuilder, SingleBackend};
 pub use call::CallContext;
 pub use callbacks::{Callbacks, NoCallbacks};
 pub use capability::Capabilities;

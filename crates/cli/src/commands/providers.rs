@@ -1,6 +1,6 @@
 //! `sandboxes providers`
 
-use code_sandboxes::{Registry, Variant};
+use code_sandboxes::{Registry, Variant, VariantStatus};
 use serde_json::{Map, Value, json};
 
 use super::doctor::{Checkup, check, yes};
@@ -13,9 +13,10 @@ const WIDTH: usize = 100;
 
 /// Lists every variant: whether this build has it, whether it is usable here, and what it can do.
 pub(crate) async fn providers(printer: &Printer) -> Result<u8, Problem> {
-    let mut checkups = Vec::new();
-    for variant in Variant::well_known() {
-        checkups.push(check(variant).await);
+    let known = Registry::new().variants();
+    let mut checkups = Vec::with_capacity(known.len());
+    for status in &known {
+        checkups.push(check(status.variant).await);
     }
     match printer.format() {
         Format::Text => {
@@ -26,7 +27,8 @@ pub(crate) async fn providers(printer: &Printer) -> Result<u8, Problem> {
             }
         }
         Format::Json | Format::JsonLines => {
-            printer.json(&checkups.iter().map(object).collect()).await?;
+            let rows = checkups.iter().zip(&known);
+            printer.json(&rows.map(|(checkup, status)| object(checkup, status)).collect()).await?;
         }
     }
     Ok(exit::SUCCESS)
@@ -79,13 +81,16 @@ fn wrapped<'a>(title: &str, words: impl Iterator<Item = &'a str>) -> String {
     text
 }
 
-fn object(checkup: &Checkup) -> Value {
+fn object(checkup: &Checkup, status: &VariantStatus) -> Value {
     let capabilities = capabilities(checkup.variant).map(|entries| {
         entries.into_iter().map(|(name, has)| (name.to_owned(), has.into())).collect::<Map<_, _>>()
     });
     json!({
         "variant": checkup.variant,
         "aliases": checkup.variant.names()[1..],
+        "description": status.description,
+        "credentials": status.credentials,
+        "key_page": status.key_page,
         "in_build": checkup.in_build,
         "usable": checkup.health.usable,
         "default": is_default(checkup.variant),

@@ -10,8 +10,8 @@ use sandbox_core::{
 };
 use tokio::time::sleep;
 
+use super::client_env;
 use super::connect::{existing, has_ended, needed};
-use super::surroundings;
 
 /// How long a supervisor is looked for that does not end in the moment it is asked.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl BackendWrapper for Detachable {
         if spec.detached.is_none() {
             return self.inner.create(call, spec).await;
         }
-        surroundings::complete(self.variant(), &mut spec);
+        client_env::complete(self.variant(), &mut spec);
         let until = Instant::now() + AGAIN_TIMEOUT;
         loop {
             let supervisor = needed(self.variant()).await?;

@@ -1,6 +1,5 @@
 //! Finding the supervisor, and starting it when it is needed and not there.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
@@ -17,8 +16,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::address::Address;
+use super::client_env::{Variables, same_variables};
 use super::launch::launch;
-use super::surroundings::engine_variables;
 
 /// What a client wants that wants sandboxes; the variant follows.
 pub const SERVE: &str = "serve ";
@@ -27,8 +26,8 @@ pub const RETIRE: &str = "retire";
 /// What a client wants that only asks how things are.
 pub const STATUS: &str = "status";
 
-/// Where a supervisor says which variables lead it to a container engine.
-pub const ENGINE: &str = "engine";
+/// Where a supervisor reports its variables that sandboxes depend on.
+pub const VARIABLES: &str = "variables";
 
 /// What follows the process id in the lock of a supervisor that is about to end.
 pub const ENDING: &str = " ends";
@@ -90,14 +89,14 @@ async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>>
     let wants = format!("{SERVE}{variant}");
     let until = Instant::now() + START;
     // Those that are there already are where they are.
-    let engine = (start && variant == Variant::LOCAL_DOCKER).then(engine_variables);
+    let ours = start.then(|| same_variables(variant));
     let mut launched: Option<Instant> = None;
     let mut hidden = Hidden::default();
     loop {
         let met = meet(&address, &wants).await;
         let waited_enough = Instant::now() >= until;
         match met {
-            Ok(Some(greeted)) => match judge(greeted.hello(), engine.as_ref())? {
+            Ok(Some(greeted)) => match judge(greeted.hello(), ours.as_ref())? {
                 Verdict::Use => return greeted.into_backend().map(Some),
                 Verdict::Replace => drop(meet(&address, RETIRE).await?),
             },
@@ -215,8 +214,8 @@ enum Verdict {
     Replace,
 }
 
-/// Whether that supervisor will do, for a sandbox of the engine that these variables lead to.
-fn judge(hello: &ServerHello, engine: Option<&Map<String, Value>>) -> Result<Verdict> {
+/// Whether that supervisor will do, for a sandbox that depends on these variables.
+fn judge(hello: &ServerHello, ours: Option<&Variables>) -> Result<Verdict> {
     if let Some(refusal) = hello.about.get("refuses").and_then(Value::as_str) {
         return Err(Error::unsupported("connect", refusal.to_owned()));
     }
@@ -226,7 +225,7 @@ fn judge(hello: &ServerHello, engine: Option<&Map<String, Value>>) -> Result<Ver
         return Ok(Verdict::Replace);
     }
     if hello.protocol == PROTOCOL {
-        return match engine.and_then(|ours| other_engine(hello, ours)) {
+        return match ours.and_then(|ours| different_variable(hello, ours)) {
             Some(_) if sandboxes == Some(0) => Ok(Verdict::Replace),
             Some(error) => Err(error),
             None => Ok(Verdict::Use),
@@ -245,20 +244,21 @@ fn judge(hello: &ServerHello, engine: Option<&Map<String, Value>>) -> Result<Ver
     Err(Error::new(ErrorKind::Unavailable, "connect", message).with_hint(hint))
 }
 
-/// Says so when the environment of that supervisor leads to another container engine than these variables. One that does not
-/// tell is older than they are.
-fn other_engine(hello: &ServerHello, ours: &Map<String, Value>) -> Option<Error> {
-    let theirs = hello.about.get(ENGINE)?.as_object()?;
-    let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
-    let name = names.into_iter().find(|name| theirs.get(*name) != ours.get(*name))?;
-    let shown = |set: &Map<String, Value>| match set.get(name).and_then(Value::as_str) {
+/// Returns an error when one of these variables is another one for that supervisor. An older supervisor does not report
+/// them.
+fn different_variable(hello: &ServerHello, ours: &Variables) -> Option<Error> {
+    let theirs = hello.about.get(VARIABLES)?.as_object()?;
+    let of_theirs = |name: &str| theirs.get(name).and_then(Value::as_str);
+    let (name, ours) = ours.iter().find(|(name, ours)| of_theirs(name) != ours.as_deref())?;
+    let shown = |value: Option<&str>| match value {
         Some(value) => format!("{name}={value}"),
         None => format!("no {name}"),
     };
     let message = format!(
-        "the supervisor was started with {}, and this program with {}, so it would use another container engine",
-        shown(theirs),
-        shown(ours)
+        "the supervisor was started with {}, and this program with {}; sandboxes of {} depend on that variable",
+        shown(of_theirs(name)),
+        shown(ours.as_deref()),
+        hello.variant
     );
     let hint = "end its sandboxes (`sandboxes ls`, `sandboxes rm`), and it is replaced; or set the variable as it has it";
     Some(Error::new(ErrorKind::Unavailable, "connect", message).with_hint(hint))
@@ -272,6 +272,8 @@ fn number(version: &str) -> [u64; 3] {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn hello(protocol: u32, version: &str, sandboxes: u64) -> ServerHello {
@@ -295,18 +297,21 @@ mod tests {
     }
 
     #[test]
-    fn one_with_another_engine_is_no_use() {
-        let set = |host: &str| Map::from_iter([("DOCKER_HOST".to_owned(), host.into())]);
+    fn one_with_another_variable_is_no_use() {
+        let ours = |host: Option<&str>| Variables::from([("DOCKER_HOST", host.map(str::to_owned))]);
         let with = |host: &str, sandboxes| {
             let mut hello = hello(PROTOCOL, VERSION, sandboxes);
-            hello.about.insert(ENGINE.into(), Value::Object(set(host)));
+            let theirs = json!({"DOCKER_HOST": host, "DOCKER_CONTEXT": "of no concern here"});
+            hello.about.insert(VARIABLES.into(), theirs);
             hello
         };
-        let (here, there) = (set("unix:///a.sock"), Map::new());
+        let here = ours(Some("unix:///a.sock"));
         assert!(matches!(judge(&with("unix:///a.sock", 1), Some(&here)), Ok(Verdict::Use)));
         assert!(matches!(judge(&with("unix:///b.sock", 1), None), Ok(Verdict::Use)));
+        let unconcerned = Some(&Variables::new());
+        assert!(matches!(judge(&with("unix:///b.sock", 1), unconcerned), Ok(Verdict::Use)));
         assert!(matches!(judge(&with("unix:///b.sock", 0), Some(&here)), Ok(Verdict::Replace)));
-        let other = judge(&with("unix:///b.sock", 1), Some(&there)).err().unwrap();
+        let other = judge(&with("unix:///b.sock", 1), Some(&ours(None))).err().unwrap();
         let message = other.to_string();
         assert!(message.contains("DOCKER_HOST=unix:///b.sock"), "{message}");
         assert!(message.contains("with no DOCKER_HOST"), "{message}");

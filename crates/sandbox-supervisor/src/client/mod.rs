@@ -10,12 +10,13 @@
 
 mod address;
 mod backend;
+mod client_env;
 mod connect;
+mod forwarded;
 mod launch;
-mod surroundings;
 
 pub use address::{Address, RUNTIME_DIRECTORY_VARIABLE};
 pub use backend::{DetachedLayer, NOT_FOUND_HINT};
-pub use connect::{ENDING, ENDS, ENGINE, RETIRE, SERVE, STATUS, status};
+pub use client_env::dependent_variables;
+pub use connect::{ENDING, ENDS, RETIRE, SERVE, STATUS, VARIABLES, status};
 pub use launch::SUPERVISOR_VARIABLE;
-pub use surroundings::engine_variables;

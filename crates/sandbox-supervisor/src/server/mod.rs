@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::{Address, ENGINE, RETIRE, SERVE, STATUS, engine_variables};
+use crate::client::{Address, RETIRE, SERVE, STATUS, VARIABLES, dependent_variables};
 use rustix::process::{Resource, geteuid, getrlimit, setrlimit, setsid};
 use sandbox_core::{Backend, Error, ErrorKind, InstanceWrapper as _, Layer as _, Result, Variant};
 use serde_json::{Map, Value, json};
@@ -178,8 +178,9 @@ fn ended(ledger: &Ledger) -> Value {
 }
 
 fn about(ledger: &Ledger) -> Map<String, Value> {
-    let engine = engine_variables();
-    let about = json!({"pid": std::process::id(), "sandboxes": ledger.count(), ENGINE: engine});
+    let variables = dependent_variables();
+    let about =
+        json!({"pid": std::process::id(), "sandboxes": ledger.count(), VARIABLES: variables});
     match about {
         Value::Object(about) => about,
         _ => Map::new(),

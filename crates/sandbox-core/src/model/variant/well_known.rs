@@ -1,4 +1,6 @@
 //! The variants that this version knows by name.
+//!
+//! Written by `cargo xtask generate` from the manifests of the backends; not to be edited.
 
 use super::{Variant, WellKnown};
 
