@@ -50,6 +50,8 @@ enum Way {
     Pipe { copy: [OwnedFd; 2], size: usize },
     /// What was given is taken out already.
     Taken,
+    /// The program has ended: what is there now is for others.
+    Returned,
 }
 
 impl Borrowed {
@@ -111,7 +113,7 @@ impl Borrowed {
         let mut state = self.state();
         let given = state.given;
         let mut read = read.map_or(given, |read| read.min(given));
-        match std::mem::replace(&mut state.way, Way::Taken) {
+        match std::mem::replace(&mut state.way, Way::Returned) {
             Way::File { start } => {
                 seek(io::stdin(), SeekFrom::Start(start + read))?;
             }
@@ -126,7 +128,7 @@ impl Borrowed {
                     read -= count as u64;
                 }
             }
-            Way::Taken => {}
+            Way::Taken | Way::Returned => {}
         }
         Ok(())
     }
@@ -158,6 +160,7 @@ impl State {
         let stdin = io::stdin();
         match &self.way {
             Way::Taken => Ok(Look::Taken),
+            Way::Returned => Ok(Look::Chunk(Bytes::new())),
             Way::File { start } => {
                 let mut chunk = vec![0; CHUNK];
                 let count = pread(&stdin, &mut chunk[..], start + self.given)?;

@@ -14,6 +14,15 @@ fn a_loop_over_a_list_runs_for_every_line() {
 }
 
 #[test]
+fn a_program_that_ends_before_its_input_comes_reads_none_of_it() {
+    // It is a matter of luck which of them is first, so there are many.
+    let desk = Desk::new();
+    desk.run("seq 1 60 >list").assert(0, "");
+    let each = "while read -r l; do sandboxes exec v true && echo x; done";
+    desk.run(&format!("{{ {each}; }} <list | wc -l")).assert(0, "60\n");
+}
+
+#[test]
 fn what_was_read_is_gone_and_what_was_not_is_there() {
     let desk = Desk::new();
     // The shell of the sandbox reads no further than the line.

@@ -17,6 +17,8 @@ pub(crate) struct StdinCounter(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     written: u64,
+    /// The count was asked for, so it must not change any more.
+    is_final: bool,
     /// While it is written.
     stream: Option<Weak<dyn Writable>>,
     /// From then on.
@@ -28,9 +30,14 @@ impl StdinCounter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that were read. `None`: that cannot be seen.
+    /// Bytes that were read, for the end of what runs: nothing more is written from now on. `None`: that cannot be seen.
     pub(crate) fn read(&self) -> Option<u64> {
-        let state = self.state();
+        let mut state = self.state();
+        state.is_final = true;
+        // A program may end before the first byte is on its way to it.
+        if state.written == 0 {
+            return Some(0);
+        }
         let unread = match (&state.gauge, state.stream.as_ref().and_then(Weak::upgrade)) {
             (Some(gauge), _) => gauge.unread(),
             (None, Some(stream)) => stream.unread(),
@@ -95,6 +102,9 @@ impl Counted<'_> {
     async fn write_all(&self, data: &Bytes) -> io::Result<()> {
         write_all_with(self.stream, data, |rest| {
             let mut state = self.taken.state();
+            if state.is_final {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
             let written = self.stream.try_write(rest)?;
             state.written += written as u64;
             Ok(written)
@@ -125,4 +135,63 @@ async fn write_all_with(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll};
+
+    use super::*;
+
+    /// A stream whose reader has read all but the last byte.
+    #[derive(Debug, Default)]
+    struct Pipe(Arc<Mutex<Vec<u8>>>);
+
+    impl Writable for Pipe {
+        fn poll_writable(&self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(data);
+            Ok(data.len())
+        }
+
+        fn unread(&self) -> Option<u64> {
+            Some(1)
+        }
+
+        fn gauge(&self) -> Option<Box<dyn Gauge>> {
+            Some(Box::new(Last))
+        }
+    }
+
+    #[derive(Debug)]
+    struct Last;
+
+    impl Gauge for Last {
+        fn unread(&self) -> Option<u64> {
+            Some(1)
+        }
+    }
+
+    async fn fed(taken: &Arc<Taken>) -> Vec<u8> {
+        let pipe = Pipe::default();
+        let content = Arc::clone(&pipe.0);
+        let stdin = Stdin::Bytes(Bytes::from_static(b"line"));
+        feed(Box::new(pipe), stdin, Arc::clone(taken)).await;
+        std::mem::take(&mut *content.lock().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_program_that_ends_before_its_input_begins_has_read_nothing() {
+        let taken = Arc::<Taken>::default();
+        assert_eq!(taken.read(), Some(0));
+        assert_eq!(fed(&taken).await, b"", "what is written later is in no count");
+        assert_eq!(taken.read(), Some(0));
+        // The control.
+        let taken = Arc::<Taken>::default();
+        assert_eq!(fed(&taken).await, b"line");
+        assert_eq!(taken.read(), Some(3));
+    }
 }
