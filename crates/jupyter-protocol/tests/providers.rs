@@ -207,8 +207,8 @@ async fn a_server_that_asks_to_wait_is_understood() {
     assert_eq!(error.effect(), Effect::Unknown);
 }
 
-/// Fails so often before it answers.
-async fn failing(times: usize) -> (String, Arc<AtomicUsize>) {
+/// Fails so often before it answers with that.
+async fn failing(times: usize, then: &'static str) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::new(AtomicUsize::new(0));
@@ -218,7 +218,7 @@ async fn failing(times: usize) -> (String, Arc<AtomicUsize>) {
             let _ = stream.read(&mut [0; 4096]).await;
             let (status, body) = match counted.fetch_add(1, Ordering::Relaxed) {
                 before if before < times => ("500 Internal Server Error", "{}"),
-                _ => ("200 OK", "{\"id\": \"k\"}"),
+                _ => ("200 OK", then),
             };
             let length = body.len();
             let answer = format!(
@@ -231,23 +231,43 @@ async fn failing(times: usize) -> (String, Arc<AtomicUsize>) {
     (address, asked)
 }
 
+const KERNEL: &str = "{\"id\": \"k\"}";
+
 /// It does so by itself after a death, and fails until that is done.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_just_starting_a_kernel_again_is_asked_once_more() {
-    let (address, asked) = failing(2).await;
+    let (address, asked) = failing(2, KERNEL).await;
     let kernel = impatient(&address).restart_kernel("k").await.unwrap();
     assert_eq!((kernel.id.as_str(), asked.load(Ordering::Relaxed)), ("k", 3));
-    let (address, asked) = failing(2).await;
+    let (address, asked) = failing(2, KERNEL).await;
     impatient(&address).delete_kernel("k").await.unwrap();
     assert_eq!(asked.load(Ordering::Relaxed), 3);
-    let (address, asked) = failing(usize::MAX).await;
+    let (address, asked) = failing(usize::MAX, KERNEL).await;
     let begun = Instant::now();
     let error = impatient(&address).restart_kernel("k").await.unwrap_err();
     assert!(matches!(error, ServerError::Status { status: 500, .. }), "{error:?}");
     assert!(begun.elapsed() < SOON && asked.load(Ordering::Relaxed) > 3, "{:?}", begun.elapsed());
     // What is not asked for twice.
-    let (address, asked) = failing(1).await;
+    let (address, asked) = failing(1, KERNEL).await;
     impatient(&address).interrupt_kernel("k").await.unwrap_err();
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
+/// Jupyter Server cannot say what it knows of a kernel that it is just starting, and fails to list any then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_just_starting_a_kernel_is_asked_once_more_for_the_others() {
+    let (address, asked) = failing(2, "[{\"id\": \"k\"}]").await;
+    let kernels = impatient(&address).kernels().await.unwrap();
+    assert_eq!((kernels[0].id.as_str(), asked.load(Ordering::Relaxed)), ("k", 3));
+    let (address, asked) = failing(2, "[]").await;
+    assert_eq!(impatient(&address).sessions().await.unwrap(), []);
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+    let (address, asked) = failing(2, KERNEL).await;
+    assert_eq!(impatient(&address).kernel("k").await.unwrap().id, "k");
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+    // A start is asked for once: the server may have started one and failed then.
+    let (address, asked) = failing(1, KERNEL).await;
+    impatient(&address).start_kernel("k", None).await.unwrap_err();
     assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
 

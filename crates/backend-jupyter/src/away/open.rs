@@ -96,7 +96,12 @@ impl Away {
 /// Asks a server for a kernel. When its answer is lost, the error says which kernels there are since, and one of which it
 /// may have started: a server keeps nothing by which that could be told from what others start.
 async fn start_on(server: &ServerClient, name: &str) -> Result<KernelModel> {
-    let before = server.kernels().await.map_err(|error| refused("start_kernel", &error))?;
+    let before = match server.kernels().await {
+        Ok(kernels) => Some(kernels),
+        // It fails at its list while it starts kernels for others, and can start this one all the same.
+        Err(ServerError::Status { status: 500.., .. }) => None,
+        Err(error) => return Err(refused("start_kernel", &error)),
+    };
     let lost = match server.start_kernel(name, None).await {
         Ok(model) => return Ok(model),
         Err(error) => error,
@@ -105,7 +110,11 @@ async fn start_on(server: &ServerClient, name: &str) -> Result<KernelModel> {
     if error.effect() != Effect::Unknown {
         return Err(error);
     }
-    match since(server, &before, name).await {
+    let since = match &before {
+        Some(before) => since(server, before, name).await,
+        None => None,
+    };
+    match since {
         Some(kernels) if kernels.is_empty() => {
             Err(error.with_context("kernels_since", "none"))
         }

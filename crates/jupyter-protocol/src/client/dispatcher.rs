@@ -1,6 +1,6 @@
 //! Brings every message to whoever waits for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -9,7 +9,9 @@ use tokio::sync::{oneshot, watch};
 use super::error::{ClientError, CloseReason, Effect};
 use super::mailbox::{Item, Mailbox};
 use crate::channel::Channel;
-use crate::content::{Content, ExecutionState, KernelInfoRequest};
+use crate::content::{
+    Content, ExecutionState, KernelInfoRequest, MessageContent as _, ShutdownRequest,
+};
 use crate::execution::Loss;
 use crate::limits::Limits;
 use crate::raw::RawMessage;
@@ -72,6 +74,9 @@ impl NoReplyReason {
     }
 }
 
+/// Requests that a kernel can be busy with, for what is remembered of them.
+const MAX_BUSY: usize = 64;
+
 /// What is known, and who waits.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
@@ -92,6 +97,8 @@ struct State {
     barriers: HashMap<String, String>,
     fences: HashMap<String, Fence>,
     watchers: Vec<(Interest, Weak<Mailbox>)>,
+    /// Requests that the kernel says it works on, of any client. Those to end are not among them.
+    busy: HashSet<String>,
     /// The session of the kernel's process.
     kernel: Option<String>,
     connected: [bool; 5],
@@ -137,6 +144,7 @@ impl Dispatcher {
         let mut state = self.state();
         state.notify_watchers(channel, &message);
         if let Some(kernel_state) = &kernel_state {
+            state.note_work(kernel_state, &message);
             self.kernel_state.send_replace(Some(kernel_state.clone()));
             if is_restart(kernel_state) {
                 // One that starts may say so after it has answered on the control channel.
@@ -274,13 +282,14 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the kernel works for somebody, as far as is known.
+    /// Whether the kernel works on a request of any client, as far as is known. The state that it published last does not
+    /// tell: a request on the control channel has states of its own while code runs.
     #[cfg(feature = "manager")]
     pub(crate) fn is_busy(&self) -> bool {
         let own =
             |pending: &Pending| pending.sent && matches!(pending.target, ReplyTarget::Execution);
-        *self.kernel_state.borrow() == Some(ExecutionState::Busy)
-            || self.state().pending.values().any(own)
+        let state = self.state();
+        !state.busy.is_empty() || state.pending.values().any(own)
     }
 
     /// Whether somebody waits for an answer of the kernel.
@@ -406,7 +415,10 @@ impl State {
         }
     }
 
-    fn push_note(&mut self, item: &Item) {
+        let own =
+            |pending: &Pending| pending.sent && matches!(pending.target, ReplyTarget::Execution);
+        let state = self.state();
+        !state.busy.is_empty() || state.pending.values().any(own)
         for watcher in self.watchers.iter().filter_map(|(_, watcher)| watcher.upgrade()) {
             watcher.push_note(item.clone());
         }
@@ -524,6 +536,8 @@ impl State {
 mod tests {
     use super::*;
     use crate::Parent;
+    #[cfg(feature = "manager")]
+    use crate::content::ExecuteRequest;
     use crate::content::{KernelInfoRequest, Status};
 
     /// Who is woken asks the kernel what went with the process before. Some kernels say late that they have started.
@@ -544,5 +558,31 @@ mod tests {
         assert!(!restarts.has_changed().unwrap() && *restarts.borrow() == 0);
         says(&Session::new("another"));
         assert!(restarts.has_changed().unwrap() && *restarts.borrow() == 1);
+    }
+
+    /// It ends only once the code has, so that the code is to be interrupted.
+    #[cfg(feature = "manager")]
+    #[test]
+    fn a_kernel_that_runs_code_while_it_answers_that_it_will_end_is_busy() {
+        let (client, kernel) = (Session::new("another client"), Session::new("kernel"));
+        let hub = Dispatcher::new(Arc::new(Session::new("client")), Limits::default());
+        let says = |execution_state, parent: Parent| {
+            let status = Status { execution_state, ..Status::default() };
+            hub.deliver(Channel::IoPub, kernel.message(parent, status).into_raw());
+        };
+        let request = client.request(ExecuteRequest::new("while True: pass"));
+        let shutdown = client.request(ShutdownRequest::new(false));
+        assert!(!hub.is_busy());
+        says(ExecutionState::Busy, Parent::of(&request.header));
+        says(ExecutionState::Busy, Parent::of(&shutdown.header));
+        says(ExecutionState::Idle, Parent::of(&shutdown.header));
+        assert!(hub.is_busy());
+        says(ExecutionState::Idle, Parent::of(&request.header));
+        assert!(!hub.is_busy());
+        says(ExecutionState::Busy, Parent::of(&shutdown.header));
+        assert!(!hub.is_busy(), "it only ends");
+        says(ExecutionState::Busy, Parent::of(&request.header));
+        says(ExecutionState::Starting, Parent::None);
+        assert!(!hub.is_busy(), "its process is another one");
     }
 }

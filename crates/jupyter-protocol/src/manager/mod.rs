@@ -20,6 +20,7 @@
 
 mod process;
 
+use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use thiserror::Error;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::channel::Channel;
 use crate::client::{Client, ClientError, CloseReason};
@@ -313,14 +314,22 @@ impl Kernel {
     async fn stop(&self, restart: bool) -> Result<Exit, KernelError> {
         let asking = async {
             self.interrupt_if_busy().await;
-            // Its end is what matters, and whether it answers is not.
-            let _ = self.client.request(ShutdownRequest::new(restart)).await;
-            loop {
-                match timeout(INTERRUPT_TIMEOUT, self.wait()).await {
-                    Ok(exit) => return exit,
-                    // One interrupt may have met code that catches it.
-                    Err(_) => self.interrupt_if_busy().await,
+            let asked = async {
+                // Its end is what matters, and whether it answers is not.
+                let _ = self.client.request(ShutdownRequest::new(restart)).await;
+                pending().await
+            };
+            let interrupted = async {
+                loop {
+                    sleep(INTERRUPT_TIMEOUT).await;
+                    // One interrupt may have met code that catches it, or that was not known of.
+                    self.interrupt_if_busy().await;
                 }
+            };
+            tokio::select! {
+                exit = self.wait() => exit,
+                exit = asked => exit,
+                exit = interrupted => exit,
             }
         };
         match timeout(self.options.shutdown_timeout, asking).await {
@@ -395,7 +404,7 @@ fn close_client_on_exit(process: &Process, client: Client) {
     let end = process.wait();
     tokio::spawn(async move {
         end.await;
-        tokio::time::sleep(LAST_MESSAGES_TIMEOUT).await;
+        sleep(LAST_MESSAGES_TIMEOUT).await;
         client.dispatcher().close_with_kernel();
     });
 }

@@ -15,7 +15,7 @@ use super::models::{KernelModel, ServerKernelSpecs, SessionModel};
 use super::{Options, Token, task};
 use crate::client::{Client, ClientError};
 
-/// How long a server that cannot end a kernel now, or start it again, is asked again, and the pause before that.
+/// How long a server that cannot do now what it can in a moment is asked again, and the pause before that.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(3);
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -48,7 +48,7 @@ impl Default for ServerOptions {
 /// A Jupyter Server. Cloning is cheap.
 ///
 /// Each request may take [`ServerOptions::timeout`], and is then [`ServerError::Unreachable`]. None is tried again by
-/// itself: [`ServerError::effect`] tells whether that would be safe.
+/// itself, unless its method says so: [`ServerError::effect`] tells whether that would be safe.
 #[derive(Clone)]
 pub struct ServerClient(Arc<Inner>);
 
@@ -168,16 +168,18 @@ impl ServerClient {
 
     /// The kernels that run.
     ///
+    /// A server fails while it starts one of them for another client. It is asked again then, for three seconds.
+    ///
     /// # Errors
     /// [`ServerError`], see its variants.
     ///
     /// # Cancellation
     /// Changes nothing, and can be called again.
     pub async fn kernels(&self) -> Result<Vec<KernelModel>, ServerError> {
-        self.get(&["api", "kernels"]).await
+        retry(|| self.get(&["api", "kernels"])).await
     }
 
-    /// What is open, with the kernels of it: so the kernel of a notebook is found.
+    /// What is open, with the kernels of it: so the kernel of a notebook is found. Asked for as [`Server::kernels`] are.
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
@@ -185,10 +187,10 @@ impl ServerClient {
     /// # Cancellation
     /// Changes nothing, and can be called again.
     pub async fn sessions(&self) -> Result<Vec<SessionModel>, ServerError> {
-        self.get(&["api", "sessions"]).await
+        retry(|| self.get(&["api", "sessions"])).await
     }
 
-    /// One kernel that runs.
+    /// One kernel that runs. Asked for as [`Server::kernels`] are.
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
@@ -196,7 +198,8 @@ impl ServerClient {
     /// # Cancellation
     /// Changes nothing, and can be called again.
     pub async fn kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
-        self.get(&["api", "kernels", id]).await
+        let path = ["api", "kernels", id];
+        retry(|| self.get(&path)).await
     }
 
     /// Starts a kernel, in a folder of the server if one is given. It runs until it is deleted.
