@@ -4,6 +4,8 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::TcpListener;
 use std::ops::Range;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ConnectionInfo;
 
@@ -56,14 +58,20 @@ impl ReservedPorts {
 /// The ports that are tried first. Linux connects from 32768 and above, IPython binds ports of its own from 49152.
 const PREFERRED_PORTS: Range<u16> = 20_000..32_768;
 
-/// How many of them are tried.
+/// Ports to try at most.
 const MAX_ATTEMPTS: usize = 64;
 
+/// The next of them to try, beginning at a random one. A port is free from the end of its reservation until its kernel
+/// listens: in turn, no two kernels that this process starts at that time get the same one.
+static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
+    let random = RandomState::new().hash_one(std::process::id());
+    AtomicU64::new(random % u64::from(PREFERRED_PORTS.end - PREFERRED_PORTS.start))
+});
+
 fn listen(ip: &str) -> io::Result<TcpListener> {
-    for attempt in 0..MAX_ATTEMPTS {
-        let random = RandomState::new().hash_one(attempt)
-            % u64::from(PREFERRED_PORTS.end - PREFERRED_PORTS.start);
-        let port = PREFERRED_PORTS.start + u16::try_from(random).unwrap_or_default();
+    for _ in 0..MAX_ATTEMPTS {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed) % u64::from(PREFERRED_PORTS.end - PREFERRED_PORTS.start);
+        let port = PREFERRED_PORTS.start + u16::try_from(next).unwrap_or_default();
         if let Ok(listener) = TcpListener::bind((ip, port)) {
             return Ok(listener);
         }
@@ -86,5 +94,15 @@ mod tests {
         assert!(TcpListener::bind(("127.0.0.1", info.shell_port)).is_err());
         drop(reserved);
         assert!(TcpListener::bind(("127.0.0.1", info.shell_port)).is_ok());
+    }
+
+    /// Their kernels may not listen yet.
+    #[test]
+    fn ports_that_were_given_out_are_not_given_out_again_soon() {
+        let mut given = HashSet::new();
+        for _ in 0..200 {
+            let info = ReservedPorts::reserve("127.0.0.1").unwrap().connection().unwrap();
+            assert!(Channel::MESSAGES.into_iter().all(|channel| given.insert(info.port(channel))));
+        }
     }
 }
