@@ -175,23 +175,23 @@ mod tests {
         }
     }
 
-    async fn fed(taken: &Arc<Taken>) -> Vec<u8> {
+    async fn fed(counter: &Arc<StdinCounter>) -> Vec<u8> {
         let pipe = Pipe::default();
         let content = Arc::clone(&pipe.0);
         let stdin = Stdin::Bytes(Bytes::from_static(b"line"));
-        feed(Box::new(pipe), stdin, Arc::clone(taken)).await;
+        feed(Box::new(pipe), stdin, Arc::clone(counter)).await;
         std::mem::take(&mut *content.lock().unwrap())
     }
 
     #[tokio::test]
     async fn a_program_that_ends_before_its_input_begins_has_read_nothing() {
-        let taken = Arc::<Taken>::default();
-        assert_eq!(taken.read(), Some(0));
-        assert_eq!(fed(&taken).await, b"", "what is written later is in no count");
-        assert_eq!(taken.read(), Some(0));
+        let counter = Arc::<StdinCounter>::default();
+        assert_eq!(counter.read(), Some(0));
+        assert_eq!(fed(&counter).await, b"", "what is written later is in no count");
+        assert_eq!(counter.read(), Some(0));
         // The control.
-        let taken = Arc::<Taken>::default();
-        assert_eq!(fed(&taken).await, b"line");
-        assert_eq!(taken.read(), Some(3));
+        let counter = Arc::<StdinCounter>::default();
+        assert_eq!(fed(&counter).await, b"line");
+        assert_eq!(counter.read(), Some(3));
     }
 }
