@@ -33,6 +33,11 @@ pub trait Readable: fmt::Debug + Send + Sync {
     /// # Errors
     /// `WouldBlock` when nothing is there.
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Bytes that are there now, all that was written by processes that have ended among them. `None`: unknown.
+    fn unread(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A stream that bytes are written to. Dropping it is the end of file for the reader.

@@ -415,10 +415,27 @@ impl State {
         }
     }
 
-        let own =
-            |pending: &Pending| pending.sent && matches!(pending.target, ReplyTarget::Execution);
-        let state = self.state();
-        !state.busy.is_empty() || state.pending.values().any(own)
+    fn note_work(&mut self, kernel_state: &ExecutionState, message: &RawMessage) {
+        let request = message.parent().msg_id().unwrap_or_default();
+        let ends = message
+            .parent()
+            .header()
+            .is_some_and(|header| header.msg_type == ShutdownRequest::MSG_TYPE);
+        match kernel_state {
+            ExecutionState::Busy if !ends && self.busy.len() < MAX_BUSY => {
+                self.busy.insert(request.to_owned());
+            }
+            // One that says no more than that does nothing at all.
+            ExecutionState::Idle if request.is_empty() => self.busy.clear(),
+            ExecutionState::Idle => {
+                self.busy.remove(request);
+            }
+            other if is_restart(other) => self.busy.clear(),
+            _ => {}
+        }
+    }
+
+    fn push_note(&mut self, item: &Item) {
         for watcher in self.watchers.iter().filter_map(|(_, watcher)| watcher.upgrade()) {
             watcher.push_note(item.clone());
         }
@@ -565,24 +582,24 @@ mod tests {
     #[test]
     fn a_kernel_that_runs_code_while_it_answers_that_it_will_end_is_busy() {
         let (client, kernel) = (Session::new("another client"), Session::new("kernel"));
-        let hub = Dispatcher::new(Arc::new(Session::new("client")), Limits::default());
+        let dispatcher = Dispatcher::new(Arc::new(Session::new("client")), Limits::default());
         let says = |execution_state, parent: Parent| {
             let status = Status { execution_state, ..Status::default() };
-            hub.deliver(Channel::IoPub, kernel.message(parent, status).into_raw());
+            dispatcher.deliver(Channel::IoPub, kernel.message(parent, status).into_raw());
         };
         let request = client.request(ExecuteRequest::new("while True: pass"));
         let shutdown = client.request(ShutdownRequest::new(false));
-        assert!(!hub.is_busy());
-        says(ExecutionState::Busy, Parent::of(&request.header));
-        says(ExecutionState::Busy, Parent::of(&shutdown.header));
-        says(ExecutionState::Idle, Parent::of(&shutdown.header));
-        assert!(hub.is_busy());
-        says(ExecutionState::Idle, Parent::of(&request.header));
-        assert!(!hub.is_busy());
-        says(ExecutionState::Busy, Parent::of(&shutdown.header));
-        assert!(!hub.is_busy(), "it only ends");
-        says(ExecutionState::Busy, Parent::of(&request.header));
+        assert!(!dispatcher.is_busy());
+        says(ExecutionState::Busy, Parent::from_header(&request.header));
+        says(ExecutionState::Busy, Parent::from_header(&shutdown.header));
+        says(ExecutionState::Idle, Parent::from_header(&shutdown.header));
+        assert!(dispatcher.is_busy());
+        says(ExecutionState::Idle, Parent::from_header(&request.header));
+        assert!(!dispatcher.is_busy());
+        says(ExecutionState::Busy, Parent::from_header(&shutdown.header));
+        assert!(!dispatcher.is_busy(), "it only ends");
+        says(ExecutionState::Busy, Parent::from_header(&request.header));
         says(ExecutionState::Starting, Parent::None);
-        assert!(!hub.is_busy(), "its process is another one");
+        assert!(!dispatcher.is_busy(), "its process is another one");
     }
 }

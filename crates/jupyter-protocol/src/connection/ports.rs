@@ -70,7 +70,8 @@ static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
 
 fn listen(ip: &str) -> io::Result<TcpListener> {
     for _ in 0..MAX_ATTEMPTS {
-        let next = NEXT.fetch_add(1, Ordering::Relaxed) % u64::from(PREFERRED_PORTS.end - PREFERRED_PORTS.start);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed)
+            % u64::from(PREFERRED_PORTS.end - PREFERRED_PORTS.start);
         let port = PREFERRED_PORTS.start + u16::try_from(next).unwrap_or_default();
         if let Ok(listener) = TcpListener::bind((ip, port)) {
             return Ok(listener);

@@ -95,6 +95,10 @@ impl Readable for PipeReader {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         read_now(&self.0, buffer)
     }
+
+    fn unread(&self) -> Option<usize> {
+        usize::try_from(rustix::io::ioctl_fionread(self.0.get_ref()).ok()?).ok()
+    }
 }
 
 /// Our end of an input pipe.

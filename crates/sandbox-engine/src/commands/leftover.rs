@@ -25,6 +25,11 @@ const MOMENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that it may put out in that time.
 const MAX_LATE_BYTES: usize = 8 << 20;
 
+/// Bytes that are still handed out after that time, where there are always more. Each piece counts as a large one, so that
+/// a reader that takes its time for each of them hears of the end all the same.
+const MAX_OVERTIME_BYTES: usize = 1 << 20;
+const MIN_PIECE: usize = 16 << 10;
+
 /// Streams of a box that are read on at one time. One more closes the oldest.
 const MAX_STREAMS: usize = 512;
 
@@ -41,13 +46,14 @@ pub(super) struct Moment {
     silent: Instant,
     end: Instant,
     bytes: usize,
+    overtime: usize,
 }
 
 impl Moment {
     /// Begins now.
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { silent: now + SILENCE_TIMEOUT, end: now + MOMENT_TIMEOUT, bytes: 0 }
+        Self { silent: now + SILENCE_TIMEOUT, end: now + MOMENT_TIMEOUT, bytes: 0, overtime: 0 }
     }
 
     /// When it is over, unless more comes before.
@@ -55,12 +61,19 @@ impl Moment {
         self.silent.min(self.end)
     }
 
-    /// Notes output of that length. It is over with the last for which there is room.
+    /// Nothing more is handed out, even if there is more.
+    pub(super) fn is_over(&self) -> bool {
+        self.bytes >= MAX_LATE_BYTES || self.overtime >= MAX_OVERTIME_BYTES
+    }
+
+    /// Notes output of that length.
     pub(super) fn heard(&mut self, bytes: usize) {
-        self.bytes += bytes;
-        self.silent = Instant::now() + SILENCE_TIMEOUT;
-        if self.bytes >= MAX_LATE_BYTES {
-            self.end = Instant::now();
+        let now = Instant::now();
+        self.silent = now + SILENCE_TIMEOUT;
+        if now < self.end {
+            self.bytes += bytes;
+        } else {
+            self.overtime += bytes.max(MIN_PIECE);
         }
     }
 }
@@ -109,5 +122,29 @@ async fn drain(stream: Box<dyn Readable>) {
         if taken >= BURST {
             sleep(PAUSE).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_moment_of_a_flood_is_over_for_slow_readers_too() {
+        for piece in [1, 64 << 10] {
+            let mut moment = Moment::new();
+            let begun = Instant::now();
+            while !moment.is_over() {
+                moment.heard(piece);
+                advance(Duration::from_millis(100)).await;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "{piece}: {:?}", begun.elapsed());
+        }
+        // The control: many short lines of a helper that is in time.
+        let mut moment = Moment::new();
+        (0..1000).for_each(|_| moment.heard(1));
+        assert!(!moment.is_over());
     }
 }

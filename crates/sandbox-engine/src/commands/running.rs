@@ -25,7 +25,8 @@ use crate::tree_limit::TreeLimit;
 /// Most bytes taken from a stream at once.
 const CHUNK: usize = 64 << 10;
 
-/// More than a pipe holds back: after that much, everything the command itself wrote has been read.
+/// More than a stream holds back that does not say how much: after that much, everything the command itself wrote has been
+/// read.
 const DRAIN_BOUND: usize = 1 << 20;
 
 /// How soon a process is looked for again that could not be found yet.
@@ -211,7 +212,12 @@ impl Running {
                         return Some(event);
                     }
                 }
-                Next::Exited(exit) => self.progress.exit = Some(exit),
+                Next::Exited(exit) => {
+                    self.progress.exit = Some(exit);
+                    self.progress.owed = self.streams.each_ref().map(|stream| {
+                        stream.as_ref().and_then(|stream| stream.unread()).unwrap_or(DRAIN_BOUND)
+                    });
+                }
             }
         }
         while let Some((stream, data)) = self.rest_of_output() {
@@ -308,7 +314,12 @@ impl Running {
         {
             return None;
         }
-        let deadline = self.progress.moment.get_or_insert_with(Moment::new).deadline();
+        let moment = self.progress.moment.get_or_insert_with(Moment::new);
+        // What is always ready would be taken after its deadline, too.
+        if moment.is_over() {
+            return None;
+        }
+        let deadline = moment.deadline();
         let output = poll_fn(|cx| match self.poll_output(cx) {
             Poll::Pending if self.streams.iter().all(Option::is_none) => Poll::Ready(None),
             output => output.map(Some),
