@@ -191,7 +191,7 @@ async fn read(mut response: Response, limit: usize, whole: bool) -> Result<Vec<u
         let Some(chunk) = chunk else { return Ok(body) };
         if body.len() + chunk.len() > limit {
             if whole {
-                return Err(ServerError::TooLong { limit: limit });
+                return Err(ServerError::TooLong { limit });
             }
             body.extend_from_slice(&chunk[..limit - body.len()]);
             return Ok(body);
