@@ -27,14 +27,14 @@ const PROGRAMS: [(&str, &str); 10] = [
     (PACKAGE, "kernels"),
     (PACKAGE, "conformance_kernels"),
     (PACKAGE, "hostile"),
-    (PACKAGE, "plain"),
-    (PACKAGE, "conformance_plain"),
+    (PACKAGE, "agentless"),
+    (PACKAGE, "conformance_agentless"),
     ("cli", "containers"),
 ];
 
 /// Those whose tests are left out everywhere else.
 const IGNORED: [&str; 8] =
-    ["engine", "snapshots", "kernels", "lost", "plain", "containers", OWN_ENGINE, PODMAN];
+    ["engine", "snapshots", "kernels", "lost", "agentless", "containers", OWN_ENGINE, PODMAN];
 
 /// The one that starts an engine of its own, and the one that needs another engine.
 const OWN_ENGINE: &str = "own_engine";

@@ -16,56 +16,56 @@ use sandbox_engine::{InstanceRegistry, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use crate::boxed::Arrival;
-use crate::committed::{self, check_engine};
-use crate::config::{DockerConfig, Engine, Options};
+use crate::agentless::{self, AgentlessInstance};
+use crate::commit::{self, check_engine};
+use crate::config::{CodeRunner, DockerConfig, Options};
+use crate::container_host::AgentBootstrap;
 use crate::create::Sandbox;
-use crate::engine::Daemon;
+use crate::engine::Engine;
+use crate::error::{image_not_found, parse_error};
 use crate::instance::DockerInstance;
 use crate::network;
-use crate::plain::{self, PlainInstance};
-use crate::refusal::{no_image, refused};
-use crate::sweep::sweep;
+use crate::prune::prune;
 
 /// Makes sandboxes in containers. The engine is looked for once, when it is first needed, and shared by all of them.
 #[derive(Debug, Default)]
 pub struct DockerBackend {
     pub(crate) config: DockerConfig,
-    daemon: OnceCell<Daemon>,
-    swept: OnceCell<()>,
-    pub(crate) arrival: Arrival,
+    daemon: OnceCell<Engine>,
+    pruned: OnceCell<()>,
+    pub(crate) arrival: AgentBootstrap,
     pub(crate) snapshots: SnapshotStore,
     /// What opens gates.
     pub(crate) launchers: CellLaunchers,
     made: InstanceRegistry<DockerInstance>,
     /// Those without anything that runs code.
-    plain: InstanceRegistry<PlainInstance>,
+    agentless: InstanceRegistry<AgentlessInstance>,
 }
 
 impl DockerBackend {
     /// A backend with defaults of its own.
     pub fn new(config: DockerConfig) -> Self {
         let snapshots = SnapshotStore::new(config.snapshot_directory.clone());
-        let arrival = Arrival { silence: config.silence, ..Arrival::default() };
+        let arrival = AgentBootstrap { silence: config.silence, ..AgentBootstrap::default() };
         Self { config, arrival, snapshots, ..Self::default() }
     }
 
     /// The engine, which answers. One that was not found is looked for again.
-    async fn daemon(&self) -> Result<&Daemon> {
+    async fn daemon(&self) -> Result<&Engine> {
         if let Some(known) = self.daemon.get() {
             known.check().await?;
             return Ok(known);
         }
-        self.daemon.get_or_try_init(|| Daemon::connect(&self.config)).await
+        self.daemon.get_or_try_init(|| Engine::connect(&self.config)).await
     }
 }
 
 /// What a sandbox can do. Some of it takes workers, and some the program that runs in kernels of IPython.
-pub(crate) fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
-    if *engine == Engine::None {
-        return plain::capabilities(true);
+pub(crate) fn capabilities(engine: &CodeRunner, ipython: bool) -> Capabilities {
+    if *engine == CodeRunner::None {
+        return agentless::capabilities(true);
     }
-    let workers = *engine == Engine::Python;
+    let workers = *engine == CodeRunner::Python;
     Capabilities {
         run_code: true,
         run_stdin: ipython,
@@ -112,10 +112,10 @@ pub(crate) fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
 }
 
 /// Refuses what a sandbox with that engine cannot be asked for.
-pub(crate) fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
+pub(crate) fn check(spec: &CreateSpec, engine: &CodeRunner) -> Result<()> {
     capabilities(engine, true).check(spec).map_err(|error| {
         let hint = match engine {
-            Engine::None => "without Python in its image a container has no mounts, no snapshots and no network; it enforces memory, cpu, disk, processes, lifetime and idle timeout",
+            CodeRunner::None => "without Python in its image a container has no mounts, no snapshots and no network; it enforces memory, cpu, disk, processes, lifetime and idle timeout",
             _ => "local-docker enforces memory, cpu, disk, processes, GPUs by number, lifetime, idle timeout, mounts and the network",
         };
         error.with_context("variant", Variant::LOCAL_DOCKER.as_str()).with_hint(hint)
@@ -136,8 +136,8 @@ pub(crate) fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
 /// What an image says of itself. One that is not there is an error that says how to get it.
 pub(crate) async fn image(docker: &Docker, name: &str) -> Result<ImageInspect> {
     docker.inspect_image(name).await.map_err(|error| match error {
-        Cause::DockerResponseServerError { status_code: 404, .. } => no_image(name),
-        error => refused("create", error),
+        Cause::DockerResponseServerError { status_code: 404, .. } => image_not_found(name),
+        error => parse_error("create", error),
     })
 }
 
@@ -148,24 +148,24 @@ impl Backend for DockerBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities(&Engine::Python, true)
+        capabilities(&CodeRunner::Python, true)
     }
 
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
-        let options = Options::of_create(&self.config, &spec)?;
+        let options = Options::from_spec(&self.config, &spec)?;
         check(&spec, &options.engine)?;
         let daemon = self.daemon().await?;
-        let swept = self.swept.get_or_try_init(|| sweep(&daemon.docker, &self.snapshots)).await;
-        if let Err(error) = swept {
+        let pruned = self.pruned.get_or_try_init(|| prune(&daemon.docker, &self.snapshots)).await;
+        if let Err(error) = pruned {
             tracing::debug!(%error, "the next sandbox has the engine asked again for what the dead have left");
         }
         Ok(match self.make(daemon, &spec, options).await? {
-            Sandbox::Usual(instance) => {
+            Sandbox::WithAgent(instance) => {
                 self.made.add(&instance);
                 instance
             }
-            Sandbox::Plain(instance) => {
-                self.plain.add(&instance);
+            Sandbox::WithoutAgent(instance) => {
+                self.agentless.add(&instance);
                 instance
             }
         })
@@ -178,7 +178,7 @@ impl Backend for DockerBackend {
 
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
         let mut page = self.made.list(&query);
-        page.items.extend(self.plain.list(&query).items);
+        page.items.extend(self.agentless.list(&query).items);
         Ok(page)
     }
 
@@ -238,7 +238,7 @@ impl Backend for DockerBackend {
             instance.kind.snapshots.forget(&deleted.info.id);
         }
         if let (Some(daemon), Some(image)) = (daemon, deleted.image()) {
-            committed::remove(&daemon.docker, image).await.map_err(|error| {
+            commit::remove(&daemon.docker, image).await.map_err(|error| {
                 let message = format!("{name:?} is deleted, and its image {image} is still there");
                 Error::new(ErrorKind::Unavailable, OPERATION, message)
                     .with_source(error)

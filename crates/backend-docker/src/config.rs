@@ -33,7 +33,7 @@ impl User {
     /// Another one for each container, with no name and no rights in any image: what the kernel counts for a user, such as
     /// descriptors on their way through sockets, pages of pipes and what `inotify` and epoll watch, is counted for one
     /// container alone.
-    fn of_its_own() -> Self {
+    fn allocate() -> Self {
         // Those of other programs begin elsewhere.
         static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
             AtomicU32::new(
@@ -102,7 +102,7 @@ pub struct DockerConfig {
 
 /// What runs code in a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Engine {
+pub(crate) enum CodeRunner {
     /// Workers of our own, forked from a warm interpreter.
     #[default]
     Python,
@@ -113,7 +113,7 @@ pub(crate) enum Engine {
     None,
 }
 
-impl Engine {
+impl CodeRunner {
     /// By its name. `None` for a name that is none.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let kernel = match name {
@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-impl fmt::Display for Engine {
+impl fmt::Display for CodeRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Python => f.write_str("python"),
@@ -146,7 +146,7 @@ pub(crate) const DEFAULT_KERNEL: &str = "python3";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) image: String,
-    pub(crate) engine: Engine,
+    pub(crate) engine: CodeRunner,
     /// Whether that was said. Otherwise the image may say it.
     pub(crate) names_engine: bool,
     pub(crate) python: String,
@@ -173,14 +173,14 @@ impl DockerConfig {
 }
 
 impl Options {
-    pub(crate) fn of_create(config: &DockerConfig, spec: &CreateSpec) -> Result<Self> {
+    pub(crate) fn from_spec(config: &DockerConfig, spec: &CreateSpec) -> Result<Self> {
         let mut options = Self {
             image: spec.image.clone().unwrap_or_else(|| config.image()),
             engine: engine(spec)?,
             names_engine: spec.provider_options.contains_key("engine"),
             python: "python3".into(),
             user: None,
-            own_user: User::of_its_own(),
+            own_user: User::allocate(),
             runtime: None,
             platform: None,
             writable_root: false,
@@ -226,7 +226,7 @@ impl Options {
 }
 
 /// What `engine` says, and `transport`, which goes with kernels alone.
-fn engine(spec: &CreateSpec) -> Result<Engine> {
+fn engine(spec: &CreateSpec) -> Result<CodeRunner> {
     let given = |key: &'static str| spec.provider_options.get(key).map(|value| (key, value));
     let transport = match given("transport") {
         None => None,
@@ -235,17 +235,19 @@ fn engine(spec: &CreateSpec) -> Result<Engine> {
         Some((key, value)) => return Err(unknown(key, value)),
     };
     let engine = match given("engine") {
-        None => Engine::default(),
+        None => CodeRunner::default(),
         Some((key, value)) => {
-            value.as_str().and_then(Engine::parse).ok_or_else(|| unknown(key, value))?
+            value.as_str().and_then(CodeRunner::parse).ok_or_else(|| unknown(key, value))?
         }
     };
     match (engine, transport) {
-        (Engine::Python | Engine::None, Some(_)) => {
+        (CodeRunner::Python | CodeRunner::None, Some(_)) => {
             let problem = "have transport, which is for the engine jupyter";
             Err(Error::invalid("provider_options", problem))
         }
-        (Engine::Jupyter { kernel, .. }, transport) => Ok(Engine::Jupyter { kernel, transport }),
+        (CodeRunner::Jupyter { kernel, .. }, transport) => {
+            Ok(CodeRunner::Jupyter { kernel, transport })
+        }
         (engine, None) => Ok(engine),
     }
 }
@@ -274,7 +276,7 @@ mod tests {
     fn parse(given: Value) -> Result<Options> {
         let mut spec = CreateSpec::default();
         spec.provider_options = given.as_object().cloned().unwrap_or_default();
-        Options::of_create(&DockerConfig::default(), &spec)
+        Options::from_spec(&DockerConfig::default(), &spec)
     }
 
     #[test]
@@ -318,10 +320,11 @@ mod tests {
     #[test]
     fn a_kernel_is_asked_for() {
         let engine = |given| parse(given).unwrap().engine;
-        let kernel = |name: &str, transport| Engine::Jupyter { kernel: name.to_owned(), transport };
-        assert_eq!(engine(json!({})), Engine::Python);
-        assert_eq!(engine(json!({"engine": "python"})), Engine::Python);
-        assert_eq!(engine(json!({"engine": "none"})), Engine::None);
+        let kernel =
+            |name: &str, transport| CodeRunner::Jupyter { kernel: name.to_owned(), transport };
+        assert_eq!(engine(json!({})), CodeRunner::Python);
+        assert_eq!(engine(json!({"engine": "python"})), CodeRunner::Python);
+        assert_eq!(engine(json!({"engine": "none"})), CodeRunner::None);
         assert_eq!(engine(json!({"engine": "jupyter"})), kernel("python3", None));
         assert_eq!(
             engine(json!({"engine": "jupyter:ir", "transport": "tcp"})),

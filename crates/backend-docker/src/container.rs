@@ -9,40 +9,40 @@ use bollard::models::{
 use sandbox_core::{ByteSize, CreateSpec, Error, Result};
 use sandbox_python::agent::{OpenFiles, arguments};
 
-use crate::committed::Origin;
-use crate::config::{Engine, Options, User};
-use crate::engine::About;
-use crate::extras::Extras;
+use crate::commit::BaseImage;
+use crate::config::{CodeRunner, Options, User};
+use crate::engine::EngineInfo;
 use crate::mounts::HostFiles;
-use crate::network::Way;
+use crate::network::EgressMode;
+use crate::optional_features::OptionalFeatures;
 use crate::owner::{ID_LABEL, IMAGE_LABEL, OWNER_LABEL, Owner};
 use crate::seccomp;
 
 /// Memory when nothing is said, and twice the disk when that is more.
-const MEMORY: ByteSize = ByteSize::gib(2);
+const DEFAULT_MEMORY: ByteSize = ByteSize::gib(2);
 
 /// Disk when nothing is said. Files are memory: by default they take at most half of it.
-const DISK: ByteSize = ByteSize::gib(1);
+const DEFAULT_DISK: ByteSize = ByteSize::gib(1);
 
 /// Processes and threads when nothing is said.
-const PROCESSES: u32 = 256;
+const DEFAULT_PROCESSES: u32 = 256;
 
 /// As many as any kernel can number. A greater limit means nothing, and kernels take none.
-const MOST_PROCESSES: u32 = 1 << 22;
+const MAX_PROCESSES: u32 = 1 << 22;
 
 /// Open files of a process when nothing is said, and as many as it may allow itself then.
-const USUAL_OPEN_FILES: u32 = 1024;
-const MOST_OPEN_FILES: u32 = 4096;
+const DEFAULT_OPEN_FILES: u32 = 1024;
+const DEFAULT_MAX_OPEN_FILES: u32 = 4096;
 
 /// As many more as the agent may have: some for each process and each connection.
-const AGENTS_OPEN_FILES: i64 = 4096;
+const AGENT_OPEN_FILES: i64 = 4096;
 
 /// As many as kernels allow, unless they are told (`fs.nr_open`).
-const KERNELS_OPEN_FILES: i64 = 1 << 20;
+const MAX_OPEN_FILES: i64 = 1 << 20;
 
 /// The most that shared memory takes, and which part of the disk it has: one in so many.
-const SHARED_MEMORY: u64 = 64 << 20;
-const SHARED_MEMORY_PART: u64 = 16;
+const MAX_SHARED_MEMORY: u64 = 64 << 20;
+const SHARED_MEMORY_SHARE: u64 = 16;
 
 /// Files of a directory in memory, per byte of it.
 const BYTES_PER_FILE: u64 = 4096;
@@ -55,7 +55,7 @@ pub(crate) const WORKSPACE: &str = "/workspace";
 
 /// What else may be written to, with its mode and which part of the disk it has: one in so many. The rest is the
 /// working directory's.
-const PLACES: [(&str, &str, u64); 4] =
+const WRITABLE_DIRECTORIES: [(&str, &str, u64); 4] =
     [("/tmp", "1777", 16), ("/var/tmp", "1777", 32), ("/data", "0700", 32), (HOME, "0700", 4)];
 
 /// What a container may use.
@@ -68,20 +68,20 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn of(spec: &CreateSpec) -> Self {
+    pub(crate) fn from_spec(spec: &CreateSpec) -> Self {
         let memory = spec.memory.unwrap_or_else(|| {
             let asked = spec.disk.map_or(0, ByteSize::as_u64).saturating_mul(2);
-            ByteSize::bytes(MEMORY.as_u64().max(asked))
+            ByteSize::bytes(DEFAULT_MEMORY.as_u64().max(asked))
         });
-        let half = ByteSize::bytes(DISK.as_u64().min(memory.as_u64() / 2));
+        let half = ByteSize::bytes(DEFAULT_DISK.as_u64().min(memory.as_u64() / 2));
         let disk = spec.disk.unwrap_or(half);
-        let processes = spec.processes.unwrap_or(PROCESSES).min(MOST_PROCESSES);
+        let processes = spec.processes.unwrap_or(DEFAULT_PROCESSES).min(MAX_PROCESSES);
         Self { memory, disk, processes, cpu: spec.cpu }
     }
 }
 
 /// The layers that keep the code in, for `info()`. Without `limits`, nobody keeps those of memory, processes and CPU.
-pub(crate) fn layers(options: &Options, way: Way, limits: bool) -> Vec<String> {
+pub(crate) fn layers(options: &Options, way: EgressMode, limits: bool) -> Vec<String> {
     let mut layers = vec!["namespaces", "no-capabilities", "no-new-privileges", "seccomp"];
     layers.extend(limits.then_some("limits"));
     if !options.writable_root {
@@ -91,9 +91,9 @@ pub(crate) fn layers(options: &Options, way: Way, limits: bool) -> Vec<String> {
         layers.push("unprivileged-user");
     }
     match way {
-        Way::Closed => layers.push("no-network"),
-        Way::Gate => layers.push("network-gate"),
-        Way::Proxy => layers.push("network-proxy"),
+        EgressMode::Closed => layers.push("no-network"),
+        EgressMode::Gate => layers.push("network-gate"),
+        EgressMode::Proxy => layers.push("network-proxy"),
     }
     let mut layers: Vec<String> = layers.into_iter().map(str::to_owned).collect();
     layers.extend(options.runtime.iter().map(|runtime| format!("runtime:{runtime}")));
@@ -102,28 +102,28 @@ pub(crate) fn layers(options: &Options, way: Way, limits: bool) -> Vec<String> {
 
 /// What a container is made for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ContainerSpec<'a> {
     pub(crate) spec: &'a CreateSpec,
     pub(crate) options: &'a Options,
     /// The image, by the number that nothing else gets.
     pub(crate) image: &'a str,
     pub(crate) files: &'a HostFiles,
-    pub(crate) way: Way,
+    pub(crate) way: EgressMode,
     /// What its engine says of its host.
-    pub(crate) about: About,
+    pub(crate) about: EngineInfo,
     /// The image, when it is a snapshot's.
-    pub(crate) origin: Option<&'a Origin>,
+    pub(crate) origin: Option<&'a BaseImage>,
 }
 
 /// The request for a container whose first process takes in the agent.
-pub(crate) fn body(
-    wanted: &Wanted<'_>,
-    extras: Extras,
+pub(crate) fn create_request(
+    wanted: &ContainerSpec<'_>,
+    features: OptionalFeatures,
     id: &str,
     nonce: &str,
     owner: Option<&Owner>,
 ) -> ContainerCreateBody {
-    let Wanted { spec, options, image, .. } = *wanted;
+    let ContainerSpec { spec, options, image, .. } = *wanted;
     let labels = [(ID_LABEL, id), (IMAGE_LABEL, &options.image)];
     let mut labels = HashMap::from(labels.map(|(name, value)| (name.to_owned(), value.to_owned())));
     labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
@@ -148,18 +148,18 @@ pub(crate) fn body(
             test: Some(vec!["NONE".into()]),
             ..Default::default()
         }),
-        host_config: Some(host_config(wanted, extras)),
+        host_config: Some(host_config(wanted, features)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
-    let Wanted { spec, options, files, way, about, .. } = *wanted;
-    let limits = Limits::of(spec);
+fn host_config(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> HostConfig {
+    let ContainerSpec { spec, options, files, way, about, .. } = *wanted;
+    let limits = Limits::from_spec(spec);
     let memory = about.has_groups.then(|| signed(limits.memory.as_u64()));
-    let profile = seccomp::profile(seccomp::Subject {
+    let profile = seccomp::profile(seccomp::ProfileOptions {
         writes_to_host: files.any_writable(),
-        has_agent: options.engine != Engine::None,
+        has_agent: options.engine != CodeRunner::None,
         has_devices: options.gpus.is_some(),
     });
     HostConfig {
@@ -185,10 +185,10 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
         pids_limit: about.has_groups.then(|| limits.processes.into()),
         oom_score_adj: Some(500),
         shm_size: Some(signed(shared_memory(limits.disk))),
-        ulimits: Some(ulimits(wanted, extras)),
+        ulimits: Some(ulimits(wanted, features)),
         tmpfs: Some(directories(spec, options, files, limits.disk)),
         mounts: files.for_engine(),
-        sysctls: own_loopback(extras),
+        sysctls: own_loopback(features),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
         device_requests: options.gpus.map(|gpus| vec![gpus.request()]),
@@ -198,18 +198,18 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
 
 /// The part of the disk that `/dev/shm` has.
 fn shared_memory(disk: ByteSize) -> u64 {
-    (disk.as_u64() / SHARED_MEMORY_PART).min(SHARED_MEMORY)
+    (disk.as_u64() / SHARED_MEMORY_SHARE).min(MAX_SHARED_MEMORY)
 }
 
-fn ulimits(wanted: &Wanted<'_>, extras: Extras) -> Vec<ResourcesUlimits> {
-    let Wanted { spec, options, files, .. } = *wanted;
+fn ulimits(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> Vec<ResourcesUlimits> {
+    let ContainerSpec { spec, options, files, .. } = *wanted;
     let OpenFiles { usual, most } = open_files(spec);
-    let agents = (i64::from(most) + AGENTS_OPEN_FILES).min(KERNELS_OPEN_FILES);
+    let agents = (i64::from(most) + AGENT_OPEN_FILES).min(MAX_OPEN_FILES);
     let mut ulimits = vec![ulimit("core", 0, 0), ulimit("memlock", 64 << 10, 64 << 10)];
-    ulimits.extend(extras.open_files.then(|| ulimit("nofile", usual.into(), agents)));
+    ulimits.extend(features.open_files.then(|| ulimit("nofile", usual.into(), agents)));
     // A file with holes takes less than it seems to, up to where it is copied to. What is not of this disk has no limit.
     if !options.writable_root && !files.any_writable() {
-        let disk = signed(Limits::of(spec).disk.as_u64());
+        let disk = signed(Limits::from_spec(spec).disk.as_u64());
         ulimits.push(ulimit("fsize", disk, disk));
     }
     ulimits
@@ -217,7 +217,8 @@ fn ulimits(wanted: &Wanted<'_>, extras: Extras) -> Vec<ResourcesUlimits> {
 
 /// As many as a process has, and as many as it may allow itself.
 pub(crate) fn open_files(spec: &CreateSpec) -> OpenFiles {
-    let [usual, most] = [USUAL_OPEN_FILES, MOST_OPEN_FILES].map(|n| spec.open_files.unwrap_or(n));
+    let [usual, most] =
+        [DEFAULT_OPEN_FILES, DEFAULT_MAX_OPEN_FILES].map(|n| spec.open_files.unwrap_or(n));
     OpenFiles { usual, most }
 }
 
@@ -239,7 +240,7 @@ pub(crate) fn check_open_files(spec: &CreateSpec, there: Option<u32>) -> Result<
 
 /// The directories in memory that every container has.
 pub(crate) fn in_memory() -> impl Iterator<Item = &'static str> {
-    PLACES.iter().map(|(path, ..)| *path).chain([WORKSPACE])
+    WRITABLE_DIRECTORIES.iter().map(|(path, ..)| *path).chain([WORKSPACE])
 }
 
 /// What may be written to: together as much as the disk limit says.
@@ -257,7 +258,7 @@ fn directories(
             "rw,nosuid,nodev,exec,size={size},nr_inodes={files},mode={mode},uid={uid},gid={gid}"
         )
     };
-    let parts = PLACES.map(|(path, mode, part)| (path, mode, disk / part));
+    let parts = WRITABLE_DIRECTORIES.map(|(path, mode, part)| (path, mode, disk / part));
     let shared = shared_memory(ByteSize::bytes(disk));
     let mut rest = disk - shared - parts.iter().map(|(_, _, size)| size).sum::<u64>();
     let mut directories: HashMap<String, String> =
@@ -280,9 +281,9 @@ fn directories(
 }
 
 /// A network of its own has both kinds of addresses for itself. Engines close the newer one unless they are told.
-fn own_loopback(extras: Extras) -> Option<HashMap<String, String>> {
+fn own_loopback(features: OptionalFeatures) -> Option<HashMap<String, String>> {
     const SETTING: &str = "net.ipv6.conf.lo.disable_ipv6";
-    extras.both_addresses.then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
+    features.both_addresses.then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
 }
 
 fn ulimit(name: &str, soft: i64, hard: i64) -> ResourcesUlimits {
@@ -299,41 +300,47 @@ mod tests {
     use crate::config::DockerConfig;
 
     fn host(spec: &CreateSpec) -> HostConfig {
-        host_with(spec, Way::Closed, Extras::default())
+        host_with(spec, EgressMode::Closed, OptionalFeatures::default())
     }
 
-    fn host_with(spec: &CreateSpec, way: Way, extras: Extras) -> HostConfig {
-        host_of(spec, way, extras, About::USUAL)
+    fn host_with(spec: &CreateSpec, way: EgressMode, features: OptionalFeatures) -> HostConfig {
+        host_of(spec, way, features, EngineInfo::DEFAULT)
     }
 
-    fn host_of(spec: &CreateSpec, way: Way, extras: Extras, about: About) -> HostConfig {
-        let options = Options::of_create(&DockerConfig::default(), spec).unwrap();
+    fn host_of(
+        spec: &CreateSpec,
+        way: EgressMode,
+        features: OptionalFeatures,
+        about: EngineInfo,
+    ) -> HostConfig {
+        let options = Options::from_spec(&DockerConfig::default(), spec).unwrap();
         let files = HostFiles::default();
         let (image, origin) = ("image", None);
-        let wanted = Wanted { spec, options: &options, image, files: &files, way, about, origin };
-        body(&wanted, extras, "id", "nonce", None).host_config.unwrap()
+        let wanted =
+            ContainerSpec { spec, options: &options, image, files: &files, way, about, origin };
+        create_request(&wanted, features, "id", "nonce", None).host_config.unwrap()
     }
 
     /// The engine may be elsewhere: what this host has says nothing of its kernel.
     #[test]
     fn the_loopback_is_asked_for_unless_the_engine_has_refused_it() {
         let spec = CreateSpec::default();
-        let sysctls = |way, extras| host_with(&spec, way, extras).sysctls;
-        assert!(sysctls(Way::Closed, Extras::default()).is_some());
-        assert!(sysctls(Way::Gate, Extras::default()).is_some());
-        let without = Extras { both_addresses: false, ..Extras::default() };
-        assert_eq!(sysctls(Way::Closed, without), None);
+        let sysctls = |way, features| host_with(&spec, way, features).sysctls;
+        assert!(sysctls(EgressMode::Closed, OptionalFeatures::default()).is_some());
+        assert!(sysctls(EgressMode::Gate, OptionalFeatures::default()).is_some());
+        let without = OptionalFeatures { both_addresses: false, ..OptionalFeatures::default() };
+        assert_eq!(sysctls(EgressMode::Closed, without), None);
     }
 
     #[test]
     fn open_files_that_cannot_be_had_are_refused_where_they_were_asked_for() {
         let mut spec = CreateSpec::default();
-        let limits = |spec: &CreateSpec, extras| {
-            let limits = host_with(spec, Way::Closed, extras).ulimits.unwrap();
+        let limits = |spec: &CreateSpec, features| {
+            let limits = host_with(spec, EgressMode::Closed, features).ulimits.unwrap();
             limits.into_iter().find(|limit| limit.name.as_deref() == Some("nofile"))
         };
-        assert_eq!(limits(&spec, Extras::default()).unwrap().hard, Some(8192));
-        let without = Extras { open_files: false, ..Extras::default() };
+        assert_eq!(limits(&spec, OptionalFeatures::default()).unwrap().hard, Some(8192));
+        let without = OptionalFeatures { open_files: false, ..OptionalFeatures::default() };
         assert_eq!(limits(&spec, without), None);
         check_open_files(&spec, Some(500)).unwrap();
         spec.open_files = Some(600);
@@ -347,8 +354,8 @@ mod tests {
     #[test]
     fn the_default_is_closed() {
         let config = host(&CreateSpec::default());
-        for way in [Way::Closed, Way::Gate, Way::Proxy] {
-            let config = host_with(&CreateSpec::default(), way, Extras::default());
+        for way in [EgressMode::Closed, EgressMode::Gate, EgressMode::Proxy] {
+            let config = host_with(&CreateSpec::default(), way, OptionalFeatures::default());
             assert_eq!(config.network_mode.as_deref(), Some("none"));
         }
         assert_eq!(config.readonly_rootfs, Some(true));
@@ -375,11 +382,12 @@ mod tests {
     #[test]
     fn limits_that_nobody_keeps_are_not_claimed() {
         let spec = CreateSpec::default();
-        let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
-        let has = |limits| layers(&options, Way::Closed, limits).contains(&"limits".to_owned());
+        let options = Options::from_spec(&DockerConfig::default(), &spec).unwrap();
+        let has =
+            |limits| layers(&options, EgressMode::Closed, limits).contains(&"limits".to_owned());
         assert!(has(true) && !has(false));
-        let without = About { has_groups: false, ..About::USUAL };
-        let host = host_of(&spec, Way::Closed, Extras::default(), without);
+        let without = EngineInfo { has_groups: false, ..EngineInfo::DEFAULT };
+        let host = host_of(&spec, EgressMode::Closed, OptionalFeatures::default(), without);
         assert_eq!((host.memory, host.memory_swap, host.pids_limit), (None, None, None));
         assert!(host.tmpfs.is_some_and(|directories| directories["/tmp"].contains("size=")));
     }

@@ -20,26 +20,26 @@ use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
+use crate::agentless::{self, AgentlessHost, AgentlessInstance};
 use crate::backend::{DockerBackend, capabilities, check, image};
-use crate::boxed::DockerBox;
-use crate::committed::Origin;
-use crate::config::{Engine, Options, User};
-use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
-use crate::engine::{About, Daemon};
+use crate::commit::BaseImage;
+use crate::config::{CodeRunner, Options, User};
+use crate::container::{ContainerSpec, HOME, WORKSPACE, in_memory, layers, open_files};
+use crate::container_host::ContainerHost;
+use crate::engine::{Engine, EngineInfo};
 use crate::gpus::Gpus;
 use crate::images::Images;
-use crate::installed::{Installed, find_kernel};
-use crate::instance::{Container, DockerInstance, System};
-use crate::kernels::Tunnels;
-use crate::label::engine_of;
+use crate::instance::{ContainerRef, DockerHooks, DockerInstance};
+use crate::kernel_dialer::AgentDialer;
+use crate::kernelspec::{ResolvedKernel, find_kernel};
+use crate::label::engine_label;
 use crate::mounts::HostFiles;
-use crate::network::{self, Way};
-use crate::plain::{self, PlainBox, PlainInstance};
+use crate::network::{self, EgressMode};
 use crate::podman;
 use crate::ports::ports;
 
 /// Where kernels have their sockets and files: a directory in memory, as all that can be written to.
-const KERNEL_FILES: &str = "/tmp";
+const KERNEL_DIRECTORY: &str = "/tmp";
 
 /// What a sandbox shall be, looked at from here: nothing has been made yet.
 pub(crate) struct Plan {
@@ -47,7 +47,7 @@ pub(crate) struct Plan {
     /// What was looked at: its name may be another image's by now.
     pub(crate) image: String,
     files: HostFiles,
-    pub(crate) way: Way,
+    pub(crate) way: EgressMode,
     snapshot: Option<StoredSnapshot>,
     /// The environment of everything in it.
     pub(crate) env: BTreeMap<String, String>,
@@ -56,15 +56,15 @@ pub(crate) struct Plan {
 
 /// A sandbox, with or without something that runs code.
 pub(crate) enum Sandbox {
-    Usual(Arc<DockerInstance>),
-    Plain(Arc<PlainInstance>),
+    WithAgent(Arc<DockerInstance>),
+    WithoutAgent(Arc<AgentlessInstance>),
 }
 
 impl DockerBackend {
     /// Makes a sandbox. What keeps it from being made is known before its container is, as far as that can be.
     pub(crate) async fn make(
         &self,
-        daemon: &Daemon,
+        daemon: &Engine,
         spec: &CreateSpec,
         options: Options,
     ) -> Result<Sandbox> {
@@ -75,23 +75,23 @@ impl DockerBackend {
             Gpus::check(daemon, about.has_gpus)?;
         }
         let mut plan = self.plan(daemon, spec, options).await?;
-        if plan.options.engine == Engine::None {
-            return self.make_plain(daemon, spec, &plan, about).await;
+        if plan.options.engine == CodeRunner::None {
+            return self.make_agentless(daemon, spec, &plan, about).await;
         }
         // While the container starts: what it says is needed after that, by the first one of a program.
         tokio::spawn(interpreter_here());
         let id = SandboxId::random(Variant::LOCAL_DOCKER);
         let Plan { options, image: of, files, way, .. } = &plan;
         let image = plan.snapshot.as_ref().and_then(StoredSnapshot::image).map(str::to_owned);
-        let origin = image.map(|image| Origin { image, snapshots: self.snapshots.clone() });
+        let origin = image.map(|image| BaseImage { image, snapshots: self.snapshots.clone() });
         let origin = origin.as_ref();
-        let wanted = Wanted { spec, options, image: of, files, way: *way, about, origin };
-        let made = match DockerBox::start(daemon, &wanted, &self.arrival, id.local()).await {
-            Err(error) if plain::will_do(&error, spec, options) => {
+        let wanted = ContainerSpec { spec, options, image: of, files, way: *way, about, origin };
+        let made = match ContainerHost::start(daemon, &wanted, &self.arrival, id.local()).await {
+            Err(error) if agentless::can_fall_back(&error, spec, options) => {
                 tracing::debug!(%error, "it has commands and files alone");
-                plan.options.engine = Engine::None;
+                plan.options.engine = CodeRunner::None;
                 // Why there is none without either says more than that there is no shell.
-                return self.make_plain(daemon, spec, &plan, about).await.map_err(|_| error);
+                return self.make_agentless(daemon, spec, &plan, about).await.map_err(|_| error);
             }
             made => made?,
         };
@@ -111,30 +111,30 @@ impl DockerBackend {
         let python = instance.kind.snapshots.python();
         instance.prepare_from(plan.snapshot.as_ref(), python, spec, plan.options.lazy).await?;
         instance.begin(spec);
-        Ok(Sandbox::Usual(Arc::new(instance)))
+        Ok(Sandbox::WithAgent(Arc::new(instance)))
     }
 
     /// The same without anything that runs code.
-    async fn make_plain(
+    async fn make_agentless(
         &self,
-        daemon: &Daemon,
+        daemon: &Engine,
         spec: &CreateSpec,
         plan: &Plan,
-        about: About,
+        about: EngineInfo,
     ) -> Result<Sandbox> {
         let id = SandboxId::random(Variant::LOCAL_DOCKER);
         let Plan { options, image, files, way, env, .. } = plan;
-        let wanted = Wanted { spec, options, image, files, way: *way, about, origin: None };
-        let made = PlainBox::start(daemon, &wanted, &self.arrival, id.local(), env).await?;
-        let instance = plain::assemble(spec, plan, id, made, about.has_groups).await?;
-        Ok(Sandbox::Plain(Arc::new(instance)))
+        let wanted = ContainerSpec { spec, options, image, files, way: *way, about, origin: None };
+        let made = AgentlessHost::start(daemon, &wanted, &self.arrival, id.local(), env).await?;
+        let instance = agentless::assemble(spec, plan, id, made, about.has_groups).await?;
+        Ok(Sandbox::WithoutAgent(Arc::new(instance)))
     }
 
-    async fn plan(&self, daemon: &Daemon, spec: &CreateSpec, mut options: Options) -> Result<Plan> {
+    async fn plan(&self, daemon: &Engine, spec: &CreateSpec, mut options: Options) -> Result<Plan> {
         let docker = &daemon.docker;
         let files = HostFiles::open(daemon, spec, self.snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
-        let way = Way::of(spec, &options, daemon, &self.launchers).await;
+        let way = EgressMode::for_spec(spec, &options, daemon, &self.launchers).await;
         let find = |name: &String| self.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
         if let Some(image) = snapshot.as_ref().and_then(StoredSnapshot::image) {
@@ -147,7 +147,7 @@ impl DockerBackend {
         // The image of a snapshot is in no registry.
         if options.pull && snapshot.as_ref().and_then(StoredSnapshot::image).is_none() {
             let progress = |step: &str| tracing::info!(image = options.image, "{step}");
-            Images::of(docker).pull_missing(&options.image, progress).await?;
+            Images::new(docker).pull_missing(&options.image, progress).await?;
         }
         let image = image(docker, &options.image).await;
         let image = image.map_err(|error| match &snapshot {
@@ -164,7 +164,8 @@ impl DockerBackend {
         let image = image.config.unwrap_or_default();
         // Snapshots are of workers.
         if !options.names_engine && snapshot.is_none() {
-            options.engine = engine_of(&options.image, image.labels.as_ref())?.unwrap_or_default();
+            options.engine =
+                engine_label(&options.image, image.labels.as_ref())?.unwrap_or_default();
             check(spec, &options.engine)?;
         }
         if snapshot.as_ref().and_then(StoredSnapshot::image).is_some() {
@@ -180,17 +181,17 @@ impl DockerBackend {
     /// Puts a sandbox together around a container that has started.
     async fn assemble(
         &self,
-        daemon: &Daemon,
+        daemon: &Engine,
         spec: &CreateSpec,
         plan: &Plan,
         id: SandboxId,
-        made: DockerBox,
+        made: ContainerHost,
         network: Network,
     ) -> Result<DockerInstance> {
         let Plan { options, image, way, env, cwd, .. } = plan;
         let kernel = match &options.engine {
-            Engine::Python | Engine::None => None,
-            Engine::Jupyter { kernel, transport } => {
+            CodeRunner::Python | CodeRunner::None => None,
+            CodeRunner::Jupyter { kernel, transport } => {
                 Some((find_kernel(made.pipe(), options, kernel, env).await?, *transport))
             }
         };
@@ -248,7 +249,7 @@ impl DockerBackend {
             base.describe("open_files", json!(most));
         }
         let (mut language, mut interpreters) = ("python".to_owned(), host);
-        if let Some((Installed { command, .. }, transport)) = kernel {
+        if let Some((ResolvedKernel { command, .. }, transport)) = kernel {
             base.describe("kernel", json!(command.name));
             base.describe("language", json!(command.language));
             language.clone_from(&command.language);
@@ -257,9 +258,9 @@ impl DockerBackend {
                 host: Arc::clone(&interpreters),
                 files,
                 command,
-                dialer: Box::new(Tunnels { there }),
+                dialer: Box::new(AgentDialer { there }),
                 transport: TransportSelector::new(transport),
-                runtime_parent: KERNEL_FILES.to_owned(),
+                runtime_parent: KERNEL_DIRECTORY.to_owned(),
                 home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
                 limits: KernelLimits::from_spec(spec),
             };
@@ -274,16 +275,16 @@ impl DockerBackend {
         Ok(DockerInstance { base, contexts, kind })
     }
 
-    fn container(&self, daemon: &Daemon, made: &DockerBox, options: &Options) -> Container {
+    fn container(&self, daemon: &Engine, made: &ContainerHost, options: &Options) -> DockerHooks {
         let python = made.pipe().python().to_owned();
-        Container {
+        DockerHooks {
             snapshots: Snapshots::new(self.snapshots.clone(), Some(python), Vec::new()),
             ports: ports(made.pipe().ports()),
             usage: made.pipe().usage(),
             freezer: made.freezer(),
             writable_root: options.writable_root,
             engine: daemon.host.clone(),
-            system: System { docker: daemon.docker.clone(), container: made.name().to_owned() },
+            container: ContainerRef { docker: daemon.docker.clone(), name: made.name().to_owned() },
         }
     }
 }

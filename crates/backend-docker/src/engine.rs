@@ -13,26 +13,26 @@ use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use crate::address::Address;
 use crate::config::{DockerConfig, Options};
+use crate::endpoint::EngineEndpoint;
+use crate::error::parse_error;
 use crate::gpus;
-use crate::refusal::refused;
 use crate::tls;
 
 /// How long an engine may take to say that it is there.
-const BOUND: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long it may take for an answer, in seconds.
-pub(crate) const PATIENCE: u64 = 120;
+pub(crate) const REQUEST_TIMEOUT_SECONDS: u64 = 120;
 
 /// The oldest of its interfaces that everything here is part of: that of Docker 19.03 and of Podman 3.
-const OLDEST: Api = Api(1, 40);
+const MIN_API: Api = Api(1, 40);
 
 /// The first one in which an engine heeds for which platform a container shall be.
-const HAS_PLATFORMS: Api = Api(1, 41);
+const PLATFORM_API: Api = Api(1, 41);
 
 /// Where they listen when nothing is said, without encryption and with it.
-const PORTS: [&str; 2] = ["2375", "2376"];
+const DEFAULT_PORTS: [&str; 2] = ["2375", "2376"];
 
 /// The version of an engine's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ pub(crate) enum Kind {
 
 /// The engine that containers are made by.
 #[derive(Clone, Debug)]
-pub(crate) struct Daemon {
+pub(crate) struct Engine {
     pub(crate) docker: Docker,
     /// Its address.
     pub(crate) host: String,
@@ -74,12 +74,12 @@ pub(crate) struct Daemon {
     /// Its name and version, for people.
     pub(crate) name: String,
     api: Api,
-    about: Arc<OnceCell<About>>,
+    about: Arc<OnceCell<EngineInfo>>,
 }
 
 /// What an engine says of its host, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct About {
+pub(crate) struct EngineInfo {
     /// Whether it puts containers into groups of the kernel, which limit them. One without root's rights may not, and makes
     /// them without a word.
     pub(crate) has_groups: bool,
@@ -91,12 +91,12 @@ pub(crate) struct About {
     pub(crate) ahead: i64,
 }
 
-impl About {
+impl EngineInfo {
     #[cfg(test)]
-    pub(crate) const USUAL: Self =
+    pub(crate) const DEFAULT: Self =
         Self { has_groups: true, is_rootless: false, has_gpus: false, ahead: 0 };
 
-    fn of(info: &SystemInfo) -> Self {
+    fn from_system_info(info: &SystemInfo) -> Self {
         let options = info.security_options.iter().flatten();
         let mut names = options.flat_map(|option| option.split(','));
         Self {
@@ -134,7 +134,7 @@ fn ahead(shown: Option<&str>) -> i64 {
     shown.map_or(0, |shown| (shown.to_utc() - Utc::now()).num_seconds())
 }
 
-impl Daemon {
+impl Engine {
     /// Finds the engine and asks who it is.
     ///
     /// # Errors
@@ -143,37 +143,37 @@ impl Daemon {
     pub(crate) async fn connect(config: &DockerConfig) -> Result<Self> {
         let config = config.clone();
         let opened = tokio::task::spawn_blocking(move || {
-            let address = Address::find(&config)?;
+            let address = EngineEndpoint::find(&config)?;
             Ok((open(&address)?, address.host))
         });
         let (docker, host) = opened.await.map_err(|error| {
             Error::new(ErrorKind::Unexpected, "create", "the engine could not be looked for")
                 .with_source(error)
         })??;
-        let asked = timeout(BOUND, docker.version()).await;
+        let asked = timeout(CONNECT_TIMEOUT, docker.version()).await;
         let version = match asked.unwrap_or(Err(Cause::RequestTimeoutError)) {
             Ok(version) => version,
             Err(error) => return Err(unreachable(&host, error).await),
         };
-        let daemon = Self::of(docker, host, version)?;
+        let daemon = Self::from_version(docker, host, version)?;
         // All that came of that client know it then.
-        let agreed = timeout(BOUND, daemon.docker.clone().negotiate_version()).await;
+        let agreed = timeout(CONNECT_TIMEOUT, daemon.docker.clone().negotiate_version()).await;
         match agreed.unwrap_or(Err(Cause::RequestTimeoutError)) {
             Ok(_) => Ok(daemon),
             Err(error) => Err(unreachable(&daemon.host, error).await),
         }
     }
 
-    fn of(docker: Docker, host: String, version: SystemVersion) -> Result<Self> {
+    fn from_version(docker: Docker, host: String, version: SystemVersion) -> Result<Self> {
         let api = |text: &Option<String>| text.as_deref().and_then(Api::parse);
         let newest = api(&version.api_version).ok_or_else(|| {
             no_engine(&host, format!("what answers at {host} says no version of an engine"))
         })?;
         let oldest = api(&version.min_api_version);
         let ours = Api::newest();
-        if newest < OLDEST {
+        if newest < MIN_API {
             let message = format!(
-                "the engine at {host} is too old: it speaks version {newest} of the interface at most, and {OLDEST} is needed"
+                "the engine at {host} is too old: it speaks version {newest} of the interface at most, and {MIN_API} is needed"
             );
             return Err(Error::unsupported("create", message)
                 .with_context("engine", host)
@@ -199,7 +199,7 @@ impl Daemon {
     /// One that nobody has asked anything.
     #[cfg(test)]
     pub(crate) fn at(host: &str) -> Self {
-        let address = Address { host: host.to_owned(), certificates: None };
+        let address = EngineEndpoint { host: host.to_owned(), certificates: None };
         let (docker, host) = (open(&address).expect("an address"), host.to_owned());
         let (kind, name, about) = (Kind::Docker, "Docker".into(), Arc::default());
         Self { docker, host, kind, name, api: Api::newest(), about }
@@ -210,7 +210,7 @@ impl Daemon {
     /// # Errors
     /// As when it is connected with.
     pub(crate) async fn check(&self) -> Result<()> {
-        match timeout(BOUND, self.docker.ping()).await {
+        match timeout(CONNECT_TIMEOUT, self.docker.ping()).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(unreachable(&self.host, error).await),
             Err(_) => Err(unreachable(&self.host, Cause::RequestTimeoutError).await),
@@ -221,10 +221,10 @@ impl Daemon {
     ///
     /// # Errors
     /// Of an engine that does not say it.
-    pub(crate) async fn about(&self) -> Result<About> {
+    pub(crate) async fn about(&self) -> Result<EngineInfo> {
         let ask = async || {
-            let info = self.docker.info().await.map_err(|error| refused("create", error))?;
-            Ok(About::of(&info))
+            let info = self.docker.info().await.map_err(|error| parse_error("create", error))?;
+            Ok(EngineInfo::from_system_info(&info))
         };
         self.about.get_or_try_init(ask).await.copied()
     }
@@ -255,7 +255,7 @@ impl Daemon {
                 "its service has one for all: `podman --runtime NAME system service`",
             );
         }
-        if options.platform.is_some() && self.api < HAS_PLATFORMS {
+        if options.platform.is_some() && self.api < PLATFORM_API {
             let message = format!(
                 "`platform` cannot be had: the engine speaks version {} of the interface, which has none",
                 self.api
@@ -267,16 +267,16 @@ impl Daemon {
 }
 
 /// A client of the engine there. Nothing is asked yet.
-fn open(address: &Address) -> Result<Docker> {
+fn open(address: &EngineEndpoint) -> Result<Docker> {
     let host = &address.host;
     if let Some(certificates) = &address.certificates {
-        return tls::client(&place(host, PORTS[1]), certificates, PATIENCE);
+        return tls::client(&place(host, DEFAULT_PORTS[1]), certificates, REQUEST_TIMEOUT_SECONDS);
     }
     let opened = if host.starts_with("unix://") {
-        Docker::connect_with_unix(host, PATIENCE, API_DEFAULT_VERSION)
+        Docker::connect_with_unix(host, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
     } else if host.starts_with("tcp://") || host.starts_with("http://") {
-        let place = format!("tcp://{}", place(host, PORTS[0]));
-        Docker::connect_with_http(&place, PATIENCE, API_DEFAULT_VERSION)
+        let place = format!("tcp://{}", place(host, DEFAULT_PORTS[0]));
+        Docker::connect_with_http(&place, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
     } else {
         Err(Cause::UnsupportedURISchemeError { uri: host.clone() })
     };
@@ -321,7 +321,7 @@ async fn unreachable(host: &str, error: Cause) -> Error {
             .with_effect(Effect::NotSent)
             .with_context("engine", host.to_owned())
     };
-    if is_denied(&error) || !may_use(host).await {
+    if is_denied(&error) || !may_connect(host).await {
         return make(
             ErrorKind::PermissionDenied,
             format!("no permission to use the engine at {host}"),
@@ -355,9 +355,9 @@ async fn unreachable(host: &str, error: Cause) -> Error {
 }
 
 /// Whether this user may open a socket of this host. Others are asked.
-async fn may_use(host: &str) -> bool {
+async fn may_connect(host: &str) -> bool {
     let Some(path) = host.strip_prefix("unix://") else { return true };
-    match timeout(BOUND, UnixStream::connect(path)).await {
+    match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await {
         Ok(Err(error)) => error.kind() != io::ErrorKind::PermissionDenied,
         _ => true,
     }
@@ -388,9 +388,9 @@ mod tests {
     use super::*;
     use crate::fake_engine::{Answer, FakeEngine};
 
-    async fn connect(host: &str) -> Result<Daemon> {
+    async fn connect(host: &str) -> Result<Engine> {
         let config = DockerConfig { host: Some(host.to_owned()), ..DockerConfig::default() };
-        Daemon::connect(&config).await
+        Engine::connect(&config).await
     }
 
     #[tokio::test]
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
     }
 
-    async fn that_says(version: Value) -> Result<Daemon> {
+    async fn that_says(version: Value) -> Result<Engine> {
         let engine = FakeEngine::start(move |_, _| Answer::now(200, version.clone()));
         connect(&engine.address()).await
     }
@@ -443,11 +443,14 @@ mod tests {
         };
         let usual =
             of(json!({"CgroupDriver": "systemd", "SecurityOptions": ["name=seccomp"]})).await;
-        assert_eq!(usual, About::USUAL);
+        assert_eq!(usual, EngineInfo::DEFAULT);
         let with = of(json!({"CgroupDriver": "systemd", "SecurityOptions": rootless})).await;
-        assert_eq!(with, About { is_rootless: true, ..About::USUAL });
+        assert_eq!(with, EngineInfo { is_rootless: true, ..EngineInfo::DEFAULT });
         let without = of(json!({"CgroupDriver": "none", "SecurityOptions": rootless})).await;
-        assert_eq!(without, About { is_rootless: true, has_groups: false, ..About::USUAL });
+        assert_eq!(
+            without,
+            EngineInfo { is_rootless: true, has_groups: false, ..EngineInfo::DEFAULT }
+        );
         let mut spec = CreateSpec::default();
         without.check_limits(&spec).unwrap();
         spec.disk = Some(sandbox_core::ByteSize::mib(1));
@@ -493,7 +496,7 @@ mod tests {
         let options = |name: &str, value: &str| {
             let mut spec = sandbox_core::CreateSpec::default();
             spec.provider_options.insert(name.to_owned(), json!(value));
-            Options::of_create(&DockerConfig::default(), &spec).unwrap()
+            Options::from_spec(&DockerConfig::default(), &spec).unwrap()
         };
         for (name, value) in [("runtime", "runsc"), ("platform", "linux/arm64")] {
             docker.check_options(&options(name, value)).unwrap();
@@ -532,7 +535,7 @@ mod tests {
             ("https://[::1]", "[::1]:2376"),
             ("tcp://[::1]:7", "[::1]:7"),
         ] {
-            assert_eq!(place(host, PORTS[1]), there);
+            assert_eq!(place(host, DEFAULT_PORTS[1]), there);
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::engine::Daemon;
+use crate::engine::Engine;
 
 /// What an engine is asked.
 #[derive(Debug)]
@@ -96,8 +96,8 @@ impl FakeEngine {
         Docker::connect_with_unix(&self.address(), 120, API_DEFAULT_VERSION).unwrap()
     }
 
-    pub(crate) fn daemon(&self) -> Daemon {
-        Daemon::at(&self.address())
+    pub(crate) fn daemon(&self) -> Engine {
+        Engine::at(&self.address())
     }
 
     pub(crate) fn add(&self, what: &str) {

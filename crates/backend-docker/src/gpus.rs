@@ -6,7 +6,7 @@
 use bollard::models::{DeviceRequest, SystemInfo};
 use sandbox_core::{Error, Result};
 
-use crate::engine::Daemon;
+use crate::engine::Engine;
 
 /// The runtime that the toolkit adds to an engine.
 const RUNTIME: &str = "nvidia";
@@ -67,7 +67,7 @@ impl Gpus {
     ///
     /// # Errors
     /// `Unsupported`.
-    pub(crate) fn check(daemon: &Daemon, has_gpus: bool) -> Result<()> {
+    pub(crate) fn check(daemon: &Engine, has_gpus: bool) -> Result<()> {
         if daemon.is_podman() {
             return Err(refuse("Podman heeds no request for a GPU".to_owned())
                 .with_hint("use Docker with the NVIDIA Container Toolkit"));

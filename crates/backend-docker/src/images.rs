@@ -11,9 +11,9 @@ use futures_util::{Stream, StreamExt as _};
 use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
 
 use crate::config::{DEFAULT_IMAGE, DockerConfig};
-use crate::engine::Daemon;
+use crate::engine::Engine;
+use crate::error::parse_error;
 use crate::label::label;
-use crate::refusal::refused;
 
 /// What the image is made by: `docker/Dockerfile` of this project.
 const RECIPE: &str = include_str!("Dockerfile");
@@ -61,7 +61,7 @@ pub struct Image {
 }
 
 impl Images {
-    pub(crate) fn of(docker: &Docker) -> Self {
+    pub(crate) fn new(docker: &Docker) -> Self {
         Self { docker: docker.clone() }
     }
 
@@ -70,7 +70,7 @@ impl Images {
     /// # Errors
     /// `Unavailable` when no engine answers within five seconds, `PermissionDenied` when this user may not use it.
     pub async fn connect(config: &DockerConfig) -> Result<Self> {
-        Ok(Self { docker: Daemon::connect(config).await?.docker })
+        Ok(Self { docker: Engine::connect(config).await?.docker })
     }
 
     /// Every name of every image, in order. Images without a name are left out.
@@ -82,7 +82,7 @@ impl Images {
             .docker
             .list_images(None::<ListImagesOptions>)
             .await
-            .map_err(|error| refused("list_images", error))?;
+            .map_err(|error| parse_error("list_images", error))?;
         let mut all: Vec<_> = found
             .into_iter()
             .flat_map(|image| {
@@ -122,7 +122,7 @@ impl Images {
                 (_, status, _) => status,
             })
         });
-        tell(words, progress).await.map_err(|error| not_pulled(name, error))
+        report_lines(words, progress).await.map_err(|error| not_pulled(name, error))
     }
 
     /// Fetches an image as [`Images::pull`] does, unless the engine has it. Whether it was fetched.
@@ -135,7 +135,7 @@ impl Images {
             Err(Cause::DockerResponseServerError { status_code: 404, .. }) => {
                 self.pull(name, progress).await.map(|()| true)
             }
-            Err(error) => Err(refused(PULL, error)),
+            Err(error) => Err(parse_error(PULL, error)),
         }
     }
 
@@ -161,7 +161,7 @@ impl Images {
         let context = bollard::body_full(context(build)?.into());
         let steps = self.docker.build_image(options.build(), None, Some(context));
         let words = steps.map(|step| step.map(|step| step.stream.or(step.status)));
-        tell(words, progress).await.map_err(|error| not_built(&name, error))?;
+        report_lines(words, progress).await.map_err(|error| not_built(&name, error))?;
         Ok(name)
     }
 }
@@ -210,17 +210,17 @@ const BUILD: &str = "build_image";
 const PULL: &str = "pull_image";
 
 /// How engines mark what a step said on standard error.
-const MARKS: [&str; 2] = ["\u{1b}[91m", "\u{1b}[0m"];
+const STDERR_COLORS: [&str; 2] = ["\u{1b}[91m", "\u{1b}[0m"];
 
 /// Tells each line, up to the end or what ends it early.
-async fn tell(
+async fn report_lines(
     steps: impl Stream<Item = Result<Option<String>, Cause>>,
     mut progress: impl FnMut(&str),
 ) -> Result<(), Cause> {
     let mut steps = std::pin::pin!(steps);
     while let Some(step) = steps.next().await {
         if let Some(text) = step? {
-            let text = MARKS.iter().fold(text, |text, mark| text.replace(mark, ""));
+            let text = STDERR_COLORS.iter().fold(text, |text, mark| text.replace(mark, ""));
             text.lines().map(str::trim_end).filter(|line| !line.is_empty()).for_each(&mut progress);
         }
     }
@@ -305,7 +305,7 @@ mod tests {
                 _ => Answer::now(404, json!({"message": "No such image"})),
             }
         });
-        let images = Images::of(&engine.docker());
+        let images = Images::new(&engine.docker());
         assert!(!images.pull_missing("there:1", |_| panic!("no step")).await.unwrap());
         let mut steps = Vec::new();
         assert!(images.pull_missing("far:1", |step| steps.push(step.to_owned())).await.unwrap());
@@ -314,7 +314,7 @@ mod tests {
             (vec!["layer: Pull complete".to_owned()], vec!["pulled".to_owned()])
         );
         let nowhere = FakeEngine::start(|_, _| Answer::now(404, json!({"message": "not found"})));
-        let images = Images::of(&nowhere.docker());
+        let images = Images::new(&nowhere.docker());
         let error = images.pull_missing("nowhere:1", |_| {}).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }

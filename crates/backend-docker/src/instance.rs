@@ -8,15 +8,15 @@ use sandbox_agent_client::AgentUsage;
 use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
 use sandbox_engine::{EngineImage, InstanceHooks, Ports, SandboxBase, Snapshots, StandardInstance};
 
-use crate::boxed::Freezer;
-use crate::system;
+use crate::container_host::Freezer;
+use crate::system_packages;
 
 /// One sandbox.
-pub(crate) type DockerInstance = StandardInstance<Container>;
+pub(crate) type DockerInstance = StandardInstance<DockerHooks>;
 
 /// A sandbox in a container.
 #[derive(Debug)]
-pub(crate) struct Container {
+pub(crate) struct DockerHooks {
     pub(crate) snapshots: Snapshots,
     pub(crate) ports: Ports,
     pub(crate) usage: AgentUsage,
@@ -25,25 +25,25 @@ pub(crate) struct Container {
     pub(crate) writable_root: bool,
     /// Where its engine is.
     pub(crate) engine: String,
-    pub(crate) system: System,
+    pub(crate) container: ContainerRef,
 }
 
 /// Says what system packages take.
-const HINT_OF_SYSTEM_PACKAGES: &str = "create the sandbox with a network and with a root that can be written to, which costs the limit of the disk: \
+const SYSTEM_PACKAGES_HINT: &str = "create the sandbox with a network and with a root that can be written to, which costs the limit of the disk: \
      `--writable-root --network all`; or put them into an image of your own, and name it with `--image`; in Rust: the \
      provider option `writable_root`, or .image(..)";
 
 /// Where the engine starts a package manager.
 #[derive(Clone, Debug)]
-pub(crate) struct System {
+pub(crate) struct ContainerRef {
     pub(crate) docker: Docker,
-    pub(crate) container: String,
+    pub(crate) name: String,
 }
 
 #[async_trait]
-impl InstanceHooks for Container {
+impl InstanceHooks for DockerHooks {
     fn system_packages_hint(_: &[String]) -> String {
-        HINT_OF_SYSTEM_PACKAGES.to_owned()
+        SYSTEM_PACKAGES_HINT.to_owned()
     }
 
     fn check_run(&self, base: &SandboxBase, request: &RunCode) -> Result<()> {
@@ -52,10 +52,10 @@ impl InstanceHooks for Container {
 
     async fn install_system_packages(instance: &DockerInstance, names: &[String]) -> Result<()> {
         if instance.base.capabilities.install_system {
-            return system::install(instance, names).await;
+            return system_packages::install(instance, names).await;
         }
         let error = instance.base.unsupported("install_system_packages");
-        Err(error.with_hint(HINT_OF_SYSTEM_PACKAGES))
+        Err(error.with_hint(SYSTEM_PACKAGES_HINT))
     }
 
     async fn create_snapshot(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sandbox_core::{Error, ErrorKind, Result};
 
-use crate::config::Engine;
+use crate::config::CodeRunner;
 
 /// The label with what runs the code of an image, as the option `engine` has it: `LABEL code-sandboxes.engine=jupyter:ir`.
 pub const ENGINE_LABEL: &str = "code-sandboxes.engine";
@@ -17,13 +17,13 @@ const KNOWN: &str =
 ///
 /// # Errors
 /// `InvalidArgument` with the label, for one that names no engine.
-pub(crate) fn engine_of(
+pub(crate) fn engine_label(
     image: &str,
     labels: Option<&HashMap<String, String>>,
-) -> Result<Option<Engine>> {
+) -> Result<Option<CodeRunner>> {
     let said = labels.and_then(|labels| labels.get(ENGINE_LABEL));
     let Some(said) = said.filter(|said| !said.is_empty()) else { return Ok(None) };
-    let engine = Engine::parse(said).ok_or_else(|| {
+    let engine = CodeRunner::parse(said).ok_or_else(|| {
         let message = format!(
             "{image} has the label {ENGINE_LABEL}={said:?}, which names nothing that runs code; {KNOWN}"
         );
@@ -41,7 +41,7 @@ pub(crate) fn engine_of(
 /// # Errors
 /// `InvalidArgument` for a name of no engine.
 pub(crate) fn label(engine: &str) -> Result<HashMap<String, String>> {
-    let known = Engine::parse(engine).ok_or_else(|| {
+    let known = CodeRunner::parse(engine).ok_or_else(|| {
         Error::invalid("engine", format!("{engine:?} is nothing that runs code; {KNOWN}"))
     })?;
     Ok([(ENGINE_LABEL.to_owned(), known.to_string())].into())
@@ -51,17 +51,17 @@ pub(crate) fn label(engine: &str) -> Result<HashMap<String, String>> {
 mod tests {
     use super::*;
 
-    fn said(value: &str) -> Result<Option<Engine>> {
-        engine_of("mine", Some(&[(ENGINE_LABEL.to_owned(), value.to_owned())].into()))
+    fn said(value: &str) -> Result<Option<CodeRunner>> {
+        engine_label("mine", Some(&[(ENGINE_LABEL.to_owned(), value.to_owned())].into()))
     }
 
     #[test]
     fn an_image_says_what_runs_its_code() {
-        let kernel = |name: &str| Engine::Jupyter { kernel: name.to_owned(), transport: None };
-        assert_eq!(engine_of("mine", None).unwrap(), None);
-        assert_eq!(engine_of("mine", Some(&HashMap::new())).unwrap(), None);
+        let kernel = |name: &str| CodeRunner::Jupyter { kernel: name.to_owned(), transport: None };
+        assert_eq!(engine_label("mine", None).unwrap(), None);
+        assert_eq!(engine_label("mine", Some(&HashMap::new())).unwrap(), None);
         assert_eq!(said("").unwrap(), None);
-        assert_eq!(said("python").unwrap(), Some(Engine::Python));
+        assert_eq!(said("python").unwrap(), Some(CodeRunner::Python));
         assert_eq!(said("jupyter").unwrap(), Some(kernel("python3")));
         assert_eq!(said("jupyter:ir").unwrap(), Some(kernel("ir")));
     }

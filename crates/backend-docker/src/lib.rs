@@ -32,39 +32,39 @@
 //!
 //! `writable_root` weakens the isolation, and so does another user of root's number. `info()` says so.
 
-mod address;
+mod agentless;
 mod backend;
-mod boxed;
-mod byte_code;
-mod committed;
+mod bytecode;
+mod commit;
 mod config;
 mod container;
+mod container_guard;
+mod container_host;
 mod create;
-mod death;
+mod endpoint;
 mod engine;
-mod extras;
+mod error;
+mod exit_reason;
 #[cfg(test)]
 mod fake_engine;
-mod first_process;
 mod gpus;
 mod images;
-mod installed;
+mod init_process;
 mod instance;
-mod kernels;
+mod kernel_dialer;
+mod kernelspec;
 mod label;
-mod made;
 mod mounts;
 mod network;
+mod optional_features;
 mod owner;
-mod plain;
 mod podman;
 mod ports;
-mod proof;
-mod refusal;
+mod prune;
 mod seccomp;
-mod sweep;
-mod system;
+mod system_packages;
 mod tls;
+mod verify;
 
 pub use backend::DockerBackend;
 pub use config::{DEFAULT_IMAGE, DockerConfig};

@@ -14,10 +14,10 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use sandbox_core::{CreateSpec, Error, ErrorKind, Mount, Result};
 use sandbox_engine::host_files::{self, OpenedMount, invalid};
 
-use crate::boxed::DockerBox;
 use crate::config::User;
-use crate::engine::Daemon;
-use crate::refusal::refused;
+use crate::container_host::ContainerHost;
+use crate::engine::Engine;
+use crate::error::parse_error;
 
 /// Compares what is mounted with numbers of devices and files; its status is this, and the number of the one that differs.
 const COMPARE: &str = "import os, sys
@@ -66,7 +66,7 @@ impl HostFile {
     }
 
     /// Whether that user may do there what is asked for, by the mode.
-    fn may_be_used_by(&self, user: User) -> bool {
+    fn is_usable_by(&self, user: User) -> bool {
         let mode = match self.owner() {
             owner if owner.id == user.id => self.found.st_mode >> 6,
             owner if owner.group == user.group => self.found.st_mode >> 3,
@@ -109,7 +109,7 @@ pub(crate) struct HostFiles(Vec<HostFile>);
 impl HostFiles {
     /// Opens and judges what is asked for. Code changes nothing in `own`.
     pub(crate) async fn open(
-        daemon: &Daemon,
+        daemon: &Engine,
         spec: &CreateSpec,
         own: Option<PathBuf>,
     ) -> Result<Self> {
@@ -125,7 +125,7 @@ impl HostFiles {
         }
         let files =
             host_files::open(&spec.mounts, own.into_iter().collect(), HostFile::open).await?;
-        let info = daemon.docker.info().await.map_err(|error| refused("create", error))?;
+        let info = daemon.docker.info().await.map_err(|error| parse_error("create", error))?;
         let root = info.docker_root_dir;
         if let Some(root) = root.map(PathBuf::from) {
             let meets =
@@ -153,7 +153,7 @@ impl HostFiles {
 
     /// Refuses what code would not be able to use, as that user.
     pub(crate) fn check(&self, user: User) -> Result<()> {
-        let Some(file) = self.0.iter().find(|file| !file.may_be_used_by(user)) else {
+        let Some(file) = self.0.iter().find(|file| !file.is_usable_by(user)) else {
             return Ok(());
         };
         let verb = if file.mount.writable { "change" } else { "read" };
@@ -187,7 +187,7 @@ impl HostFiles {
 
     /// Compares what the engine has mounted with what was judged: it opens paths anew, and their owners may have put
     /// something else there.
-    pub(crate) async fn compare(&self, made: &DockerBox, python: &str) -> Result<()> {
+    pub(crate) async fn compare(&self, made: &ContainerHost, python: &str) -> Result<()> {
         if self.0.is_empty() {
             return Ok(());
         }
@@ -264,7 +264,7 @@ mod tests {
     async fn an_engine_elsewhere_has_other_files() {
         let mut spec = CreateSpec::default();
         spec.mounts = vec![Mount::new("/srv", "/data/x")];
-        let daemon = Daemon::at("tcp://127.0.0.1:1");
+        let daemon = Engine::at("tcp://127.0.0.1:1");
         let error = HostFiles::open(&daemon, &spec, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }

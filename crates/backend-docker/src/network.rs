@@ -17,10 +17,10 @@ use sandbox_engine::Attempts;
 use sandbox_engine::network::Network;
 use sandbox_isolation::Privilege;
 
-use crate::boxed::DockerBox;
 use crate::config::Options;
-use crate::engine::Daemon;
-use crate::first_process::FirstProcess;
+use crate::container_host::ContainerHost;
+use crate::engine::Engine;
+use crate::init_process::InitProcess;
 
 /// Compares the network that code will be in with the number of one.
 const COMPARE: &str =
@@ -31,7 +31,7 @@ const HINT: &str = "use an engine of this host as root";
 
 /// How code gets out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum EgressMode {
     /// Not at all.
     Closed,
     /// Through a gate of ours.
@@ -40,18 +40,18 @@ pub(crate) enum Way {
     Proxy,
 }
 
-impl Way {
+impl EgressMode {
     /// The way for what is asked for.
-    pub(crate) async fn of(
+    pub(crate) async fn for_spec(
         spec: &CreateSpec,
         options: &Options,
-        daemon: &Daemon,
+        daemon: &Engine,
         launchers: &CellLaunchers,
     ) -> Self {
         match spec.network.mode {
             NetworkMode::None | NetworkMode::Inherit => Self::Closed,
             NetworkMode::Allowlist | NetworkMode::All => {
-                match obstacle(options.runtime.as_deref(), daemon, launchers).await {
+                match gate_unavailable_reason(options.runtime.as_deref(), daemon, launchers).await {
                     None => Self::Gate,
                     Some(_) => Self::Proxy,
                 }
@@ -66,9 +66,9 @@ impl Way {
 }
 
 /// Why no gate can be opened in a container, if so.
-async fn obstacle(
+async fn gate_unavailable_reason(
     runtime: Option<&str>,
-    daemon: &Daemon,
+    daemon: &Engine,
     launchers: &CellLaunchers,
 ) -> Option<&'static str> {
     if !daemon.has_local_socket() {
@@ -85,9 +85,9 @@ async fn obstacle(
 }
 
 /// Whether network policies with lists can be enforced.
-pub(crate) async fn check(daemon: &Daemon, launchers: &CellLaunchers) -> Check {
+pub(crate) async fn check(daemon: &Engine, launchers: &CellLaunchers) -> Check {
     let name = "network gate".to_owned();
-    match obstacle(None, daemon, launchers).await {
+    match gate_unavailable_reason(None, daemon, launchers).await {
         None => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
         Some(why) => {
             let detail = format!(
@@ -104,22 +104,22 @@ pub(crate) async fn check(daemon: &Daemon, launchers: &CellLaunchers) -> Check {
 /// # Errors
 /// `Unsupported` when the kernel has no gates.
 pub(crate) async fn open(
-    way: Way,
+    way: EgressMode,
     spec: &CreateSpec,
     docker: &Docker,
-    made: &DockerBox,
+    made: &ContainerHost,
     launchers: &CellLaunchers,
     python: &str,
-) -> Result<(Network, Way)> {
+) -> Result<(Network, EgressMode)> {
     let policy = spec.network.clone();
     let network = match way {
-        Way::Closed => {
-            let first = FirstProcess::of(docker, made.name());
+        EgressMode::Closed => {
+            let first = InitProcess::new(docker, made.name());
             let attempts = Attempts::of_process_found_by(async move { first.pid().await });
             Network::closed(policy).with_attempts(attempts)
         }
-        Way::Proxy => proxy(policy, made).await?,
-        Way::Gate => match find(docker, made, python).await? {
+        EgressMode::Proxy => proxy(policy, made).await?,
+        EgressMode::Gate => match find(docker, made, python).await? {
             Ok(network) => {
                 let maker = launchers.get(IsolationMode::Strict).await?;
                 let sockets = maker.gate(network.as_fd()).await.map_err(no_isolation)?;
@@ -127,7 +127,7 @@ pub(crate) async fn open(
             }
             Err(why) => {
                 tracing::debug!(why, "the network of the container was not found: a proxy it is");
-                return Ok((proxy(policy, made).await?, Way::Proxy));
+                return Ok((proxy(policy, made).await?, EgressMode::Proxy));
             }
         },
     };
@@ -137,10 +137,10 @@ pub(crate) async fn open(
 /// The network that a container is in, if it is one of this host; otherwise why not.
 async fn find(
     docker: &Docker,
-    made: &DockerBox,
+    made: &ContainerHost,
     python: &str,
 ) -> Result<std::result::Result<File, &'static str>> {
-    let Some(pid) = FirstProcess::of(docker, made.name()).number().await else {
+    let Some(pid) = InitProcess::new(docker, made.name()).host_pid().await else {
         return Ok(Err("the engine does not say what its first process is"));
     };
     let network = File::open(format!("/proc/{pid}/ns/net"));
@@ -156,7 +156,7 @@ async fn find(
 }
 
 /// Connections to a port of the container's loopback, which the agent hands on.
-async fn proxy(policy: NetworkPolicy, made: &DockerBox) -> Result<Network> {
+async fn proxy(policy: NetworkPolicy, made: &ContainerHost) -> Result<Network> {
     let listener = made.pipe().ports().listen().await?;
     let port = listener.port();
     let connections = stream::unfold(listener, async |listener| {
@@ -171,30 +171,33 @@ mod tests {
     use super::*;
     use crate::config::DockerConfig;
 
-    async fn way(policy: NetworkPolicy, host: &str) -> Way {
+    async fn way(policy: NetworkPolicy, host: &str) -> EgressMode {
         let mut spec = CreateSpec::default();
         spec.network = policy;
-        let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
-        Way::of(&spec, &options, &Daemon::at(host), &CellLaunchers::default()).await
+        let options = Options::from_spec(&DockerConfig::default(), &spec).unwrap();
+        EgressMode::for_spec(&spec, &options, &Engine::at(host), &CellLaunchers::default()).await
     }
 
     #[tokio::test]
     async fn where_there_is_no_gate_there_is_a_proxy_and_no_container_is_open() {
         const FAR: &str = "tcp://198.51.100.1:2376";
-        assert_eq!(way(NetworkPolicy::none(), FAR).await, Way::Closed);
-        assert_eq!(way(NetworkPolicy::default(), FAR).await, Way::Closed);
+        assert_eq!(way(NetworkPolicy::none(), FAR).await, EgressMode::Closed);
+        assert_eq!(way(NetworkPolicy::default(), FAR).await, EgressMode::Closed);
         let mut all_but_one = NetworkPolicy::all();
         all_but_one.deny = vec!["evil.example".parse().unwrap()];
         let listed = NetworkPolicy::allowlist(["a.example"]).unwrap();
         for policy in [listed, all_but_one, NetworkPolicy::all()] {
-            assert_eq!(way(policy, FAR).await, Way::Proxy);
+            assert_eq!(way(policy, FAR).await, EgressMode::Proxy);
         }
         // A runtime may have a network stack of its own, in which no gate stands.
         let mut spec = CreateSpec::default();
         spec.network = NetworkPolicy::all();
         spec.provider_options.insert("runtime".into(), "runsc".into());
-        let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
-        let here = Daemon::at("unix:///");
-        assert_eq!(Way::of(&spec, &options, &here, &CellLaunchers::default()).await, Way::Proxy);
+        let options = Options::from_spec(&DockerConfig::default(), &spec).unwrap();
+        let here = Engine::at("unix:///");
+        assert_eq!(
+            EgressMode::for_spec(&spec, &options, &here, &CellLaunchers::default()).await,
+            EgressMode::Proxy
+        );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It reads the rules for system calls from a file instead of taking them, knows other options of directories in memory,
 //! copies names of its host into containers, and makes further directories writable. What it leaves out without a word is
-//! found by looking into the container: see [`crate::proof`].
+//! found by looking into the container: see [`crate::verify`].
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, remove_dir_all};
@@ -20,20 +20,20 @@ use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use crate::config::Options;
 
 /// What stands before the rules for system calls in a request.
-const RULES: &str = "seccomp=";
+const SECCOMP_OPTION: &str = "seccomp=";
 
 /// The names that a container knows. Otherwise it would have those of the engine's host.
 const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n";
 
 /// What Podman makes writable without a limit in containers whose root is not.
-const UNLIMITED: &str = "/run";
+const UNLIMITED_DIRECTORY: &str = "/run";
 
 /// Processes that one user may have on the engine's host. Podman gives itself no more than that, and asks for more for
 /// containers when nothing is said. The limit of the container is another one.
-const PROCESSES: u64 = 32_768;
+const MAX_PROCESSES: u64 = 32_768;
 
 /// Open files, where the engine refuses the number that was wanted. Otherwise Podman asks for as many as it knows of.
-const OPEN_FILES: u64 = 1024;
+const DEFAULT_OPEN_FILES: u64 = 1024;
 
 /// Files that an engine of this host reads while it makes and starts a container. They are removed with this.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub(crate) fn check_platform(image: &ImageInspect, options: &Options) -> Result<
 ///
 /// # Errors
 /// `ResourceExhausted` when no files can be made here.
-pub(crate) fn adapt(request: &mut ContainerCreateBody) -> Result<Files> {
+pub(crate) fn apply(request: &mut ContainerCreateBody) -> Result<Files> {
     // Older ones take no other numbers.
     let number = request.image.as_deref().and_then(|image| image.strip_prefix("sha256:"));
     if let Some(number) = number.map(str::to_owned) {
@@ -114,15 +114,16 @@ pub(crate) fn adapt(request: &mut ContainerCreateBody) -> Result<Files> {
 fn fill(host: &mut HostConfig) -> io::Result<Files> {
     let files = Files::new()?;
     for option in host.security_opt.iter_mut().flatten() {
-        if let Some(rules) = option.strip_prefix(RULES) {
-            *option = format!("{RULES}{}", files.write("system-calls.json", rules)?.display());
+        if let Some(rules) = option.strip_prefix(SECCOMP_OPTION) {
+            *option =
+                format!("{SECCOMP_OPTION}{}", files.write("system-calls.json", rules)?.display());
         }
     }
     let directories = host.tmpfs.get_or_insert_with(HashMap::new);
     directories.values_mut().for_each(|options| *options = in_memory(options));
     if host.readonly_rootfs == Some(true) {
         let closed = "ro,nosuid,nodev,noexec,size=4096,notmpcopyup".to_owned();
-        directories.entry(UNLIMITED.to_owned()).or_insert(closed);
+        directories.entry(UNLIMITED_DIRECTORY.to_owned()).or_insert(closed);
     }
     let mounts = host.mounts.get_or_insert_with(Vec::new);
     mounts.push(read_only(&files.write("hosts", HOSTS)?, "/etc/hosts"));
@@ -132,9 +133,9 @@ fn fill(host: &mut HostConfig) -> io::Result<Files> {
         mounts.push(read_only(&files.write("resolvers", &lines)?, "/etc/resolv.conf"));
     }
     let limits = host.ulimits.get_or_insert_with(Vec::new);
-    limits.push(limit("nproc", Resource::Nproc, PROCESSES));
+    limits.push(limit("nproc", Resource::Nproc, MAX_PROCESSES));
     if !limits.iter().any(|limit| limit.name.as_deref() == Some("nofile")) {
-        limits.push(limit("nofile", Resource::Nofile, OPEN_FILES));
+        limits.push(limit("nofile", Resource::Nofile, DEFAULT_OPEN_FILES));
     }
     Ok(files)
 }
@@ -193,7 +194,7 @@ mod tests {
         let check = |platform: &str| {
             let mut spec = sandbox_core::CreateSpec::default();
             spec.provider_options.insert("platform".into(), platform.into());
-            check_platform(&image, &Options::of_create(&DockerConfig::default(), &spec).unwrap())
+            check_platform(&image, &Options::from_spec(&DockerConfig::default(), &spec).unwrap())
         };
         check("linux/arm64").unwrap();
         check("linux/arm64/v8").unwrap();
@@ -217,18 +218,18 @@ mod tests {
             host_config: Some(host_config),
             ..ContainerCreateBody::default()
         };
-        let files = adapt(&mut request).unwrap();
+        let files = apply(&mut request).unwrap();
         assert_eq!(request.image.as_deref(), Some("123"));
         let host = request.host_config.unwrap();
         let options = host.security_opt.unwrap();
-        let path = options[1].strip_prefix(RULES).unwrap();
+        let path = options[1].strip_prefix(SECCOMP_OPTION).unwrap();
         assert_eq!(
             (options[0].as_str(), read_to_string(path).unwrap().as_str()),
             ("no-new-privileges:true", "{}")
         );
         let tmpfs = host.tmpfs.unwrap();
         assert_eq!(tmpfs["/workspace"], "rw,nosuid,nodev,exec,size=1024,mode=0700,notmpcopyup,U");
-        assert!(tmpfs[UNLIMITED].starts_with("ro,"));
+        assert!(tmpfs[UNLIMITED_DIRECTORY].starts_with("ro,"));
         let mounted: Vec<_> =
             host.mounts.unwrap().into_iter().map(|mount| mount.target.unwrap()).collect();
         assert_eq!(mounted, ["/etc/hosts", "/etc/resolv.conf"]);

@@ -37,7 +37,7 @@ const TIME: &str = "
     alarm clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep setitimer time timer_create
     timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime";
 
-const TALKING: &str = "
+const COMMUNICATION: &str = "
     accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd
     eventfd2 getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
     mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl
@@ -46,7 +46,7 @@ const TALKING: &str = "
 /// Where programs look first whether the kernel has it, and do without otherwise: placement of memory, memory that nobody
 /// can count, requests whose number is limited for the whole machine, and calls that are newer than what is above. Engines
 /// answer so themselves only where a number is beyond all that a profile names.
-const DONE_WITHOUT: &str = "
+const NOT_IMPLEMENTED: &str = "
     clone3 get_mempolicy set_mempolicy mbind set_mempolicy_home_node memfd_secret io_setup io_cancel io_destroy
     io_getevents io_pgetevents io_submit lookup_dcookie nfsservctl process_madvise cachestat map_shadow_stack statmount
     listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat listxattrat
@@ -70,19 +70,19 @@ const MODES: [(&str, u32); 7] = [
 const OPENS: [(&str, u32, u32); 2] = [("open", 1, 2), ("openat", 2, 3)];
 
 /// The flags that make a file: `O_CREAT`, and the bit of `O_TMPFILE` that is its own.
-const CREATES: [u32; 2] = [0o100, 0o20_000_000];
+const CREATE_FLAGS: [u32; 2] = [0o100, 0o20_000_000];
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
 
 /// Flags of `clone` that make namespaces.
-const NEW_NAMESPACE: u32 = 0x7e02_0000;
+const NAMESPACE_FLAGS: u32 = 0x7e02_0000;
 
 /// `CLONE_PARENT`: a new process would be a child of whoever started this one.
-const SIBLING: u32 = 0x8000;
+const CLONE_PARENT: u32 = 0x8000;
 
 /// Calls that are many in one, with the argument that says which, and those that pass.
-const MANY_IN_ONE: [(&str, u32, &[u32]); 7] = [
+const MULTIPLEXED: [(&str, u32, &[u32]); 7] = [
     ("prctl", 0, options::OF_PRCTL),
     ("arch_prctl", 0, options::OF_ARCH_PRCTL),
     ("fcntl", 1, options::OF_FCNTL),
@@ -104,7 +104,7 @@ const PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
 
 /// What changes how another process runs, which the first argument names. The first process, which all others depend on
 /// and which has the same user, is not to be changed.
-const OF_OTHERS: [&str; 5] =
+const SCHEDULING: [&str; 5] =
     ["prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"];
 
 /// The same, of one process (`PRIO_PROCESS`, `IOPRIO_WHO_PROCESS`), which the second argument names. Groups and users
@@ -112,11 +112,11 @@ const OF_OTHERS: [&str; 5] =
 const PRIORITIES: [(&str, u32); 2] = [("setpriority", 0), ("ioprio_set", 1)];
 
 /// Processes have numbers below this power of two, whatever the settings of a system.
-const BITS_OF_PROCESSES: u32 = 22;
+const PID_BITS: u32 = 22;
 
 /// What of `ioctl` puts characters into the input of a terminal (`TIOCSTI`), controls a console (`TIOCLINUX`), takes its
 /// output (`TIOCCONS`) and has the kernel load a line discipline (`TIOCSETD`): those are for modems and radios.
-const TERMINAL_TRICKS: [u32; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
+const TERMINAL_REQUESTS: [u32; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
 
 /// Netlink, by which programs ask for network interfaces. Some take any other error for a bug of their own.
 const NETLINK: u32 = 16;
@@ -135,7 +135,7 @@ const EOPNOTSUPP: i32 = 95;
 
 /// What the rules for a container depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject {
+pub(crate) struct ProfileOptions {
     /// Whether files that it writes are the host's. None of them gives others the rights of its owner then.
     pub(crate) writes_to_host: bool,
     /// Whether an agent starts whatever runs there, and has a filter of its own.
@@ -145,18 +145,18 @@ pub(crate) struct Subject {
 }
 
 /// The profile as the engine takes it.
-pub(crate) fn profile(subject: Subject) -> Value {
-    let names: Vec<&str> = [FILES, PROCESSES, MEMORY, TIME, TALKING]
+pub(crate) fn profile(subject: ProfileOptions) -> Value {
+    let names: Vec<&str> = [FILES, PROCESSES, MEMORY, TIME, COMMUNICATION]
         .iter()
         .flat_map(|part| part.split_whitespace())
         .collect();
     let mut calls = vec![
         json!({"names": names, "action": "SCMP_ACT_ALLOW"}),
-        allow_without("clone", 0, &[NEW_NAMESPACE, SIBLING]),
+        allow_without("clone", 0, &[NAMESPACE_FLAGS, CLONE_PARENT]),
         json!({"names": ATTRIBUTES, "action": "SCMP_ACT_ERRNO", "errnoRet": EOPNOTSUPP}),
         // As on a kernel without them. Instead of `clone3`, programs take the older call, whose flags can be looked at.
         json!({
-            "names": DONE_WITHOUT.split_whitespace().collect::<Vec<_>>(),
+            "names": NOT_IMPLEMENTED.split_whitespace().collect::<Vec<_>>(),
             "action": "SCMP_ACT_ERRNO",
             "errnoRet": ENOSYS,
         }),
@@ -173,7 +173,7 @@ pub(crate) fn profile(subject: Subject) -> Value {
     }
     calls.push(allow("socketpair", vec![is(0, FAMILIES[0])]));
     calls.extend(PERSONALITIES.map(|persona| allow("personality", vec![is(0, persona)])));
-    for (name, index, passing) in MANY_IN_ONE {
+    for (name, index, passing) in MULTIPLEXED {
         // The kernel looks at the lower 32 bits alone.
         calls.extend(passing.iter().map(|option| allow(name, vec![equals(index, *option)])));
     }
@@ -196,7 +196,7 @@ pub(crate) fn profile(subject: Subject) -> Value {
         });
     }
     calls.extend(HUGE_PAGES.map(|(name, flags, huge)| allow_without(name, flags, &[huge])));
-    for name in OF_OTHERS {
+    for name in SCHEDULING {
         calls.extend(not_the_first_process(0).map(|other| allow(name, vec![other])));
     }
     for (name, one) in PRIORITIES {
@@ -207,7 +207,7 @@ pub(crate) fn profile(subject: Subject) -> Value {
         for (name, flags, mode) in OPENS {
             calls.extend([
                 allow_without(name, mode, &[SET_ID]),
-                allow_without(name, flags, &CREATES),
+                allow_without(name, flags, &CREATE_FLAGS),
             ]);
         }
     } else {
@@ -247,14 +247,14 @@ fn equals(index: u32, value: u32) -> Value {
 
 /// The requests of `ioctl` that pass, in all the ways there are.
 fn requests(has_devices: bool) -> Vec<Value> {
-    let tricks = ways_past(&TERMINAL_TRICKS);
+    let tricks = ways_past(&TERMINAL_REQUESTS);
     if has_devices {
         return tricks.into_iter().map(|(mask, value)| has_bits(1, mask, value)).collect();
     }
     let kind = options::KIND_OF_REQUEST;
     let mut requests = Vec::new();
     for passing in options::OF_IOCTL {
-        if TERMINAL_TRICKS.iter().all(|trick| trick & kind != *passing) {
+        if TERMINAL_REQUESTS.iter().all(|trick| trick & kind != *passing) {
             requests.push(has_bits(1, kind, *passing));
             continue;
         }
@@ -268,7 +268,7 @@ fn requests(has_devices: bool) -> Vec<Value> {
 /// looks at the lower 32: so it is either nothing at all, or has a bit beside the lowest.
 fn not_the_first_process(index: u32) -> impl Iterator<Item = Value> {
     let own = has_bits(index, u32::MAX, 0);
-    let others = (1..=BITS_OF_PROCESSES).map(move |bit| has_bits(index, 1 << bit, 1 << bit));
+    let others = (1..=PID_BITS).map(move |bit| has_bits(index, 1 << bit, 1 << bit));
     std::iter::once(own).chain(others)
 }
 
@@ -302,11 +302,12 @@ fn is(index: u32, value: u32) -> Value {
 mod tests {
     use super::*;
 
-    const USUAL: Subject = Subject { writes_to_host: false, has_agent: true, has_devices: false };
+    const DEFAULT: ProfileOptions =
+        ProfileOptions { writes_to_host: false, has_agent: true, has_devices: false };
 
     #[test]
     fn what_reaches_other_processes_or_large_parts_of_the_kernel_is_not_allowed() {
-        let profile = profile(USUAL);
+        let profile = profile(DEFAULT);
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
         let always = profile["syscalls"][0]["names"].as_array().unwrap();
         for refused in [
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn of_calls_that_are_many_in_one_those_on_the_list_pass() {
-        let profile = profile(USUAL);
+        let profile = profile(DEFAULT);
         let high = 1 << 32;
         // Options of futexes, memory that is shared with others, leases, keys of routers, labels of flows.
         for (name, refused) in [
@@ -431,7 +432,7 @@ mod tests {
     #[test]
     fn filters_are_made_by_an_agent_alone() {
         for has_agent in [true, false] {
-            let profile = profile(Subject { has_agent, ..USUAL });
+            let profile = profile(ProfileOptions { has_agent, ..DEFAULT });
             assert_eq!(passes(&profile, "prctl", &[22]), has_agent);
             assert_eq!(passes(&profile, "seccomp", &[1]), has_agent);
         }
@@ -440,14 +441,14 @@ mod tests {
     #[test]
     fn terminals_are_not_controlled_in_any_number_of_bits() {
         for has_devices in [false, true] {
-            let profile = profile(Subject { has_devices, ..USUAL });
+            let profile = profile(ProfileOptions { has_devices, ..DEFAULT });
             let allowed = |request: u64| passes(&profile, "ioctl", &[0, request]);
-            for refused in TERMINAL_TRICKS.map(u64::from) {
+            for refused in TERMINAL_REQUESTS.map(u64::from) {
                 assert!(!allowed(refused) && !allowed(refused | 1 << 32), "{refused:x}");
                 assert!(!allowed(refused | 0xffff_ffff_0000_0000), "{refused:x}");
                 for bit in 0..32 {
                     let other = refused ^ 1 << bit;
-                    let is_refused = TERMINAL_TRICKS.map(u64::from).contains(&other)
+                    let is_refused = TERMINAL_REQUESTS.map(u64::from).contains(&other)
                         || !has_devices && other & 0xff00 != 0x5400;
                     assert_eq!(allowed(other), !is_refused, "{other:x}");
                 }
@@ -463,7 +464,7 @@ mod tests {
 
     #[test]
     fn huge_pages_are_asked_for_by_one_bit_which_is_refused() {
-        let profile = profile(USUAL);
+        let profile = profile(DEFAULT);
         let rules = profile["syscalls"].as_array().unwrap();
         for (name, index, bit) in HUGE_PAGES {
             let of_name = rules.iter().filter(|rule| rule["names"][0] == name);
@@ -474,7 +475,7 @@ mod tests {
 
     #[test]
     fn no_call_is_named_twice() {
-        let profile = profile(USUAL);
+        let profile = profile(DEFAULT);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let without_arguments = rules.filter(|rule| rule["args"].is_null());
         let names = without_arguments.flat_map(|rule| rule["names"].as_array().unwrap());
@@ -495,9 +496,9 @@ mod tests {
                 .collect()
         };
         for name in MODES.map(|(name, _)| name).into_iter().chain(OPENS.map(|(name, ..)| name)) {
-            let free = named(&profile(USUAL), name);
+            let free = named(&profile(DEFAULT), name);
             assert!(free.len() == 1 && free[0]["args"].is_null(), "{name}: {free:?}");
-            let kept = named(&profile(Subject { writes_to_host: true, ..USUAL }), name);
+            let kept = named(&profile(ProfileOptions { writes_to_host: true, ..DEFAULT }), name);
             assert!(
                 kept.iter().all(|rule| rule["args"][0]["op"] == "SCMP_CMP_MASKED_EQ"),
                 "{name}"

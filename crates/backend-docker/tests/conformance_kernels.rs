@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use backend_docker::DockerBackend;
-use differences::{LATER, VARIABLE, of_containers};
+use differences::{FULL_ONLY, VARIABLE, of_containers};
 use kernels::of_kernels;
 use sandbox_conformance::Target;
 
@@ -46,5 +46,5 @@ fn main() -> ExitCode {
             SINCE_ITS_START,
         )
         .differs("unsupported::undeclared_snapshot", OF_WORKERS);
-    sandbox_conformance::main(target.part(GROUPS, LATER))
+    sandbox_conformance::main(target.part(GROUPS, FULL_ONLY))
 }

@@ -9,10 +9,10 @@ mod support;
 mod calls;
 #[path = "engine/downloads.rs"]
 mod downloads;
-#[path = "engine/elsewhere.rs"]
-mod elsewhere;
-#[path = "engine/swept.rs"]
-mod swept;
+#[path = "engine/prune.rs"]
+mod prune;
+#[path = "engine/remote.rs"]
+mod remote;
 #[path = "engine/system.rs"]
 mod system;
 
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig, ImageBuild, Images};
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox_core::{ByteSize, CallContext, ErrorKind, FailureKind, Sandbox};
-use support::{PATIENCE, build, docker, has_engine};
+use support::{TEST_TIMEOUT, build, docker, has_engine};
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
@@ -45,7 +45,7 @@ fn user(sandbox: &Sandbox) -> String {
 async fn is_gone(name: &str) -> bool {
     let filter = format!("name={name}");
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < TEST_TIMEOUT {
         if docker(&["ps", "--all", "--quiet", "--filter", &filter]).await.is_empty() {
             return true;
         }
@@ -141,7 +141,7 @@ async fn nothing_is_left_of_a_killed_owner() {
     if std::env::var_os(OWNER).is_some() {
         let sandbox = create().await;
         println!("container {}.", container(&sandbox));
-        return sleep(PATIENCE).await;
+        return sleep(TEST_TIMEOUT).await;
     }
     let name = container_of_a_killed_owner("nothing_is_left_of_a_killed_owner").await;
     assert!(is_gone(&name).await, "{name} outlives its owner");
@@ -156,7 +156,7 @@ async fn nothing_is_left_of_what_a_killed_owner_has_paused() {
         let sandbox = create().await;
         sandbox.pause().await.unwrap();
         println!("container {}.", container(&sandbox));
-        return sleep(PATIENCE).await;
+        return sleep(TEST_TIMEOUT).await;
     }
     let test = "nothing_is_left_of_what_a_killed_owner_has_paused";
     let name = container_of_a_killed_owner(test).await;
@@ -272,7 +272,7 @@ fn now() -> u64 {
 async fn until(is_so: impl AsyncFn() -> bool, otherwise: &str) {
     let started = Instant::now();
     while !is_so().await {
-        assert!(started.elapsed() < PATIENCE, "{otherwise}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{otherwise}");
         sleep(Duration::from_millis(100)).await;
     }
 }
@@ -505,7 +505,7 @@ async fn told_of_its_end(end: impl AsyncFnOnce(&str), why: &str) {
     let name = container(&sandbox);
     let code = "print('so far', flush=True)\nimport time; time.sleep(300)";
     let run = async {
-        let result = sandbox.run_code(code).timeout(PATIENCE * 10).await;
+        let result = sandbox.run_code(code).timeout(TEST_TIMEOUT * 10).await;
         (result.expect("a result with what there was"), Instant::now())
     };
     let end = async {

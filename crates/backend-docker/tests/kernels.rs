@@ -15,7 +15,7 @@ use sandbox_core::{
     SandboxBuilder, SingleBackend, Tool,
 };
 use serde_json::{Value, json};
-use support::{BARE_PYTHON, PATIENCE, build, build_with_kernels, docker, images_in_use};
+use support::{BARE_PYTHON, TEST_TIMEOUT, build, build_with_kernels, docker, images_in_use};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -31,7 +31,7 @@ async fn create(engine: &str) -> Sandbox {
 }
 
 async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
-    sandbox.run_code(code).timeout(PATIENCE).await.expect("a result")
+    sandbox.run_code(code).timeout(TEST_TIMEOUT).await.expect("a result")
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn all_output_is_there_when_a_run_has_ended() {
     }
     let mut stream = sandbox
         .run_code("for n in range(200_000): print(n)\nprint('end')\n'last'")
-        .timeout(PATIENCE * 4)
+        .timeout(TEST_TIMEOUT * 4)
         .stream()
         .await
         .unwrap();
@@ -197,7 +197,7 @@ async fn each_context_is_a_kernel_that_lives_and_dies_alone() {
     let died = sandbox
         .run_code("print('so far')\nos.kill(os.getpid(), 9)")
         .context("other")
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .await
         .unwrap();
     let failure = died.failure.clone().expect("a failure");
@@ -211,7 +211,7 @@ async fn each_context_is_a_kernel_that_lives_and_dies_alone() {
     let left = async || sandbox.commands().run("ls -dA /tmp/.k-* | wc -l").await.unwrap().stdout;
     let begun = Instant::now();
     while left().await.trim() != "1" {
-        assert!(begun.elapsed() < PATIENCE, "{} directories are left", left().await);
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{} directories are left", left().await);
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -221,7 +221,7 @@ async fn each_context_is_a_kernel_that_lives_and_dies_alone() {
 async fn a_run_can_be_interrupted_and_has_a_limit() {
     let sandbox = create("jupyter").await;
     run(&sandbox, "import time; kept = 1").await;
-    let long = sandbox.run_code("time.sleep(100)").timeout(PATIENCE * 5);
+    let long = sandbox.run_code("time.sleep(100)").timeout(TEST_TIMEOUT * 5);
     let interrupt = async {
         sleep(Duration::from_millis(500)).await;
         assert!(sandbox.interrupt().await.unwrap());
@@ -288,8 +288,8 @@ for number in range(3, 200):
     except OSError:
         pass";
     let begun = Instant::now();
-    let result = sandbox.run_code(code).timeout(PATIENCE * 2).await.unwrap();
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    let result = sandbox.run_code(code).timeout(TEST_TIMEOUT * 2).await.unwrap();
+    assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", begun.elapsed());
     let kind = result.failure.as_ref().map(|failure| failure.kind);
     assert!(
         matches!(kind, Some(FailureKind::ConnectionLost | FailureKind::KernelDied)),
@@ -322,12 +322,13 @@ threading.Thread(target=serve, daemon=True).start()";
         held.push(TcpStream::connect(address).await.unwrap());
     }
     for context in ["a", "b", "c"] {
-        let result = sandbox.run_code("6 * 7").context(context).timeout(PATIENCE).await.unwrap();
+        let result =
+            sandbox.run_code("6 * 7").context(context).timeout(TEST_TIMEOUT).await.unwrap();
         assert_eq!(result.text(), Some("42"), "{result:?}");
     }
     let mut heard = [0];
     held[15].write_all(b"!").await.unwrap();
-    let read = tokio::time::timeout(PATIENCE, held[15].read_exact(&mut heard)).await;
+    let read = tokio::time::timeout(TEST_TIMEOUT, held[15].read_exact(&mut heard)).await;
     read.expect("in time").unwrap();
     assert_eq!(&heard, b"!");
 }
@@ -355,7 +356,7 @@ async fn a_start_that_is_given_up_leaves_no_kernel() {
         sleep(Duration::from_millis(500)).await;
         let begun = Instant::now();
         while kernels().await > 0 {
-            assert!(begun.elapsed() < PATIENCE, "a kernel is left");
+            assert!(begun.elapsed() < TEST_TIMEOUT, "a kernel is left");
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -381,7 +382,7 @@ async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {
 
     let begun = Instant::now();
     let error = builder("jupyter:broken").image(image).create().await.unwrap_err();
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", begun.elapsed());
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("status 3"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("the reason")), "{error:?}");
@@ -395,7 +396,7 @@ async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {
 
     let begun = Instant::now();
     while images_in_use().await.iter().any(|used| used == image) {
-        assert!(begun.elapsed() < PATIENCE, "a container is left");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "a container is left");
         sleep(Duration::from_millis(100)).await;
     }
     docker(&["image", "rm", "--force", image]).await;

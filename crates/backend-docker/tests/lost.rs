@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig};
 use sandbox_core::{ErrorKind, FailureKind, InterpreterState, Mount, Sandbox};
-use support::{PATIENCE, build, docker, has_engine};
+use support::{TEST_TIMEOUT, build, docker, has_engine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::time::sleep;
@@ -68,17 +68,18 @@ async fn a_connection_that_falls_silent_is_told_as_lost() {
     let sandbox = Sandbox::builder(Arc::new(DockerBackend::new(config))).create().await.unwrap();
     let name = sandbox.info().unwrap().metadata["container"].as_str().unwrap().to_owned();
     // Longer than it may be silent: whoever answers questions is not.
-    let quiet = sandbox.run_code("import time; time.sleep(10); 'there'").timeout(PATIENCE).await;
+    let quiet =
+        sandbox.run_code("import time; time.sleep(10); 'there'").timeout(TEST_TIMEOUT).await;
     assert_eq!(quiet.unwrap().text(), Some("'there'"));
     let code = "print('so far', flush=True)\nimport time; time.sleep(300)";
-    let run = sandbox.run_code(code).timeout(PATIENCE * 10).into_future();
+    let run = sandbox.run_code(code).timeout(TEST_TIMEOUT * 10).into_future();
     let stop = async {
         sleep(Duration::from_secs(2)).await;
         stopped.store(true, Ordering::SeqCst);
         Instant::now()
     };
     let (result, since) = tokio::join!(run, stop);
-    assert!(since.elapsed() < PATIENCE, "it took {:?}", since.elapsed());
+    assert!(since.elapsed() < TEST_TIMEOUT, "it took {:?}", since.elapsed());
     let result = result.expect("a result with what there was");
     assert_eq!((result.stdout().as_str(), result.state), ("so far", InterpreterState::Lost));
     let failure = result.failure.expect("a failure");
@@ -90,7 +91,7 @@ async fn a_connection_that_falls_silent_is_told_as_lost() {
     let began = Instant::now();
     let filter = format!("name={name}");
     while !docker(&["ps", "--all", "--quiet", "--filter", &filter]).await.is_empty() {
-        assert!(began.elapsed() < PATIENCE * 3, "{name} goes on for nobody");
+        assert!(began.elapsed() < TEST_TIMEOUT * 3, "{name} goes on for nobody");
         sleep(Duration::from_millis(200)).await;
     }
 }
@@ -118,7 +119,7 @@ async fn a_python_that_does_not_end_holds_nobody_up() {
     sandbox.terminate().await.unwrap();
     let began = Instant::now();
     let error = create().mount(Mount::new(mounted.path(), "/given")).create().await.unwrap_err();
-    assert!(began.elapsed() < PATIENCE * 2, "it took {:?}", began.elapsed());
+    assert!(began.elapsed() < TEST_TIMEOUT * 2, "it took {:?}", began.elapsed());
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.message().contains("`odd`") && error.hint().is_some(), "{error:?}");
     docker(&["image", "rm", "--force", name]).await;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig, Images};
 use sandbox_core::{ErrorKind, FailureKind, Sandbox, SandboxBuilder, SingleBackend};
-use support::{PATIENCE, has_engine};
+use support::{TEST_TIMEOUT, has_engine};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
@@ -147,7 +147,7 @@ impl Engine {
         let began = Instant::now();
         while !self.docker(&["version"]).output().await.unwrap().status.success() {
             let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            assert!(began.elapsed() < PATIENCE * 2, "it does not start: {log}");
+            assert!(began.elapsed() < TEST_TIMEOUT * 2, "it does not start: {log}");
             sleep(Duration::from_millis(200)).await;
         }
     }
@@ -206,7 +206,7 @@ impl Engine {
         };
         let began = Instant::now();
         while !is_dead() {
-            assert!(began.elapsed() < PATIENCE, "containerd {pid} outlives its engine");
+            assert!(began.elapsed() < TEST_TIMEOUT, "containerd {pid} outlives its engine");
             sleep(Duration::from_millis(50)).await;
         }
         std::fs::remove_file(file).unwrap();
@@ -326,7 +326,7 @@ async fn its_death_is_told(engine: &mut Engine) {
     let backend = Arc::new(DockerBackend::new(engine.config("good")));
     let sandbox = Sandbox::builder(Arc::<DockerBackend>::clone(&backend)).create().await.unwrap();
     let code = "print('so far', flush=True)\nimport time; time.sleep(300)";
-    let run = sandbox.run_code(code).timeout(PATIENCE * 10).into_future();
+    let run = sandbox.run_code(code).timeout(TEST_TIMEOUT * 10).into_future();
     let killed = async {
         sleep(Duration::from_secs(2)).await;
         engine.kill().await;
@@ -350,7 +350,7 @@ async fn its_death_is_told(engine: &mut Engine) {
     let began = Instant::now();
     while engine.containers().await != [name.as_str()] {
         assert!(
-            began.elapsed() < PATIENCE,
+            began.elapsed() < TEST_TIMEOUT,
             "{:?} are left beside {name}",
             engine.containers().await
         );

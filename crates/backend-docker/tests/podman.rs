@@ -26,7 +26,7 @@ const VARIABLE: &str = "SANDBOX_TEST_PODMAN";
 const OWNER: &str = "SANDBOX_TEST_PODMAN_OWNER";
 
 /// Long enough for an engine on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn host() -> String {
     std::env::var(VARIABLE).expect("there is no Podman to test with")
@@ -62,7 +62,7 @@ async fn engine(arguments: &[&str]) -> String {
 async fn is_gone(name: &str) -> bool {
     let filter = format!("name={name}");
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < TEST_TIMEOUT {
         if engine(&["ps", "--all", "--quiet", "--filter", &filter]).await.is_empty() {
             return true;
         }
@@ -293,7 +293,7 @@ async fn nothing_is_left_of_a_killed_owner() {
     if std::env::var_os(OWNER).is_some() {
         let sandbox = create().await;
         println!("container {}.", container(&sandbox));
-        return sleep(PATIENCE).await;
+        return sleep(TEST_TIMEOUT).await;
     }
     let name = container_of_a_killed_owner("nothing_is_left_of_a_killed_owner").await;
     assert!(is_gone(&name).await, "{name} outlives its owner");
@@ -306,7 +306,7 @@ async fn what_a_killed_owner_has_paused_is_swept() {
         let sandbox = create().await;
         sandbox.pause().await.unwrap();
         println!("container {}.", container(&sandbox));
-        return sleep(PATIENCE).await;
+        return sleep(TEST_TIMEOUT).await;
     }
     let name = container_of_a_killed_owner("what_a_killed_owner_has_paused_is_swept").await;
     let _sandbox = create().await;
@@ -320,7 +320,7 @@ async fn a_removal_by_somebody_else_is_told() {
     let name = container(&sandbox);
     let run = sandbox
         .run_code("print('so far', flush=True)\nimport time; time.sleep(300)")
-        .timeout(PATIENCE * 10);
+        .timeout(TEST_TIMEOUT * 10);
     let remove = async {
         sleep(Duration::from_secs(1)).await;
         engine(&["rm", "--force", &name]).await;
@@ -347,7 +347,7 @@ async fn what_cannot_be_is_refused_and_nothing_stays() {
     let left = async || engine(&["ps", "--all", "--filter", "status=created", "--quiet"]).await;
     let began = Instant::now();
     while !left().await.is_empty() {
-        assert!(began.elapsed() < PATIENCE, "a container that has not started stays");
+        assert!(began.elapsed() < TEST_TIMEOUT, "a container that has not started stays");
         sleep(Duration::from_millis(100)).await;
     }
     assert!(no_files_are_left(), "what the engine has read stays");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use backend_docker::{DockerBackend, DockerConfig};
 use sandbox_core::{Backend, CallContext, ExecutionResult, FailureKind, Sandbox, Tool};
 use serde_json::{Value, json};
-use support::{PATIENCE, has_engine};
+use support::{TEST_TIMEOUT, has_engine};
 use tempfile::TempDir;
 
 struct World {
@@ -38,7 +38,7 @@ impl World {
 }
 
 async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
-    sandbox.run_code(code).timeout(PATIENCE).await.unwrap()
+    sandbox.run_code(code).timeout(TEST_TIMEOUT).await.unwrap()
 }
 
 #[track_caller]
@@ -64,7 +64,7 @@ async fn processes(sandbox: &Sandbox) -> usize {
 async fn until_processes(sandbox: &Sandbox, count: usize) {
     let began = Instant::now();
     while processes(sandbox).await != count {
-        assert!(began.elapsed() < PATIENCE, "{} and not {count}", processes(sandbox).await);
+        assert!(began.elapsed() < TEST_TIMEOUT, "{} and not {count}", processes(sandbox).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -10,8 +10,8 @@ use rustix::process::geteuid;
 use sandbox_core::{ByteRange, ByteSize, ByteStream, ErrorKind, Sandbox};
 use tokio::time::timeout;
 
-use super::elsewhere::engine_over_tcp;
-use super::support::{PATIENCE, docker, has_engine};
+use super::remote::engine_over_tcp;
+use super::support::{TEST_TIMEOUT, docker, has_engine};
 use super::{container, create};
 
 /// Far more than can be on its way through an engine.
@@ -64,7 +64,7 @@ async fn a_large_file_is_taken_by_root_where_the_engine_is() {
         let content = sandbox.files().stream("large", ALL).await.unwrap();
         let name = container(sandbox);
         docker(&["pause", &name]).await;
-        let patience = if is_taken { PATIENCE } else { Duration::from_millis(500) };
+        let patience = if is_taken { TEST_TIMEOUT } else { Duration::from_millis(500) };
         let arrived = timeout(patience, collect(content)).await;
         docker(&["unpause", &name]).await;
         assert_eq!(arrived.is_ok_and(|content| is_large(&content)), is_taken);
@@ -128,7 +128,7 @@ async fn large_files_that_change_are_read_alike() {
                        with open('large', 'wb') as file: file.write(bytes(100 << 20))",
         )
         .await;
-        let rest = timeout(PATIENCE, collect(content)).await.unwrap();
+        let rest = timeout(TEST_TIMEOUT, collect(content)).await.unwrap();
         assert!((8 << 20..LARGE).contains(&(first + rest.len())), "{}", rest.len());
         sandbox.terminate().await.unwrap();
     }
@@ -152,7 +152,7 @@ async fn what_is_no_file_to_read_is_refused_alike() {
             "missing",
             "/workspace",
         ] {
-            let refused = timeout(PATIENCE, files.stream(path, ALL)).await.unwrap();
+            let refused = timeout(TEST_TIMEOUT, files.stream(path, ALL)).await.unwrap();
             let error = refused.err().unwrap_or_else(|| panic!("{path} is read"));
             errors.push((path, error.kind(), error.message().to_owned()));
         }

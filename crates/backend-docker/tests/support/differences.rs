@@ -6,7 +6,7 @@ use sandbox_conformance::Target;
 pub(crate) const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
 
 /// Why the groups that are about what is the same elsewhere wait for more time.
-pub(crate) const LATER: &str = "left to `cargo xtask test --full`";
+pub(crate) const FULL_ONLY: &str = "left to `cargo xtask test --full`";
 
 /// What a link to a file of every system finds.
 const HAS_SYSTEM: &str = "an image has files of its own in /etc, which its user may not read";

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::process::Command;
 
 /// Long enough for an engine on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An interpreter of those images that has no package at all, and so no kernel.
 pub(crate) const BARE_PYTHON: &str = "bare-python";

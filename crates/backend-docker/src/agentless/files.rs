@@ -14,8 +14,8 @@ use sandbox_engine::host::{FileSystem, Links, WatchStream};
 
 use tokio::time::sleep;
 
-use super::exec::{Execs, Said, Tool};
-use super::listing::{entries, failed};
+use super::exec::{Execs, Tool, ToolOutput};
+use super::parse_listing::{entries, failed};
 use super::{HINT, archive, find};
 
 /// What works with files.
@@ -25,16 +25,16 @@ pub(super) const FILES: &str = include_str!("files.sh");
 const BROKEN: i64 = 111;
 
 /// How many times a listing is begun again when something changes meanwhile.
-const TIMES: usize = 3;
+const MAX_LIST_ATTEMPTS: usize = 3;
 
 /// When something is looked for again that was to be removed.
-const LATER: Duration = Duration::from_secs(3);
+const RETRY_DELAY: Duration = Duration::from_secs(3);
 
 /// Content up to this is counted before it is sent, which spares a program.
-const SMALL: usize = 1 << 20;
+const COUNTED_SIZE: usize = 1 << 20;
 
 /// Numbers beyond which tools of images may not count.
-const MOST: u64 = 1 << 50;
+const MAX_NUMBER: u64 = 1 << 50;
 
 const DEFAULT_MODE: u32 = 0o644;
 
@@ -43,7 +43,7 @@ const OK: &[u8] = b"ok\n";
 
 /// The files of a container.
 #[derive(Clone, Debug)]
-pub(crate) struct PlainFiles {
+pub(crate) struct AgentlessFiles {
     pub(super) execs: Execs,
     base: String,
 }
@@ -67,7 +67,7 @@ fn yes(value: bool) -> &'static str {
     if value { "yes" } else { "no" }
 }
 
-impl PlainFiles {
+impl AgentlessFiles {
     pub(super) fn new(execs: Execs, base: &str) -> Self {
         Self { execs, base: base.to_owned() }
     }
@@ -90,7 +90,12 @@ impl PlainFiles {
     }
 
     /// Something that is done when it is answered.
-    pub(super) async fn ask(&self, target: &Target, verb: &str, further: &[&str]) -> Result<Said> {
+    pub(super) async fn ask(
+        &self,
+        target: &Target,
+        verb: &str,
+        further: &[&str],
+    ) -> Result<ToolOutput> {
         let path = argument(target);
         let mut arguments = vec![verb, &path];
         arguments.extend(further);
@@ -110,12 +115,12 @@ impl PlainFiles {
         arguments.extend(further);
         let tool = self.execs.tool(target.about.operation, FILES, &arguments, false).await?;
         let (execs, target) = (self.execs.clone(), target.clone());
-        let mut coming = Coming { execs, target, tool, said: Vec::new() };
+        let mut coming = ToolStream { execs, target, tool, said: Vec::new() };
         let mut heard = BytesMut::new();
         while heard.len() < OK.len() {
             match coming.next().await {
                 Some(piece) => heard.extend_from_slice(&piece?),
-                None => return Err(nonsense(&coming.target)),
+                None => return Err(malformed_output(&coming.target)),
             }
         }
         let first = heard.split_off(OK.len()).freeze();
@@ -149,19 +154,19 @@ impl PlainFiles {
     }
 
     /// Ends what was staged, also when nobody waits for that.
-    pub(super) fn clear(&self, target: &Target, staged: &str, made: bool) -> Clearing {
+    pub(super) fn clear(&self, target: &Target, staged: &str, made: bool) -> StagingGuard {
         let arguments = [argument(target), staged.to_owned(), yes(made).to_owned()];
-        Clearing { execs: self.execs.clone(), arguments: Some(arguments) }
+        StagingGuard { execs: self.execs.clone(), arguments: Some(arguments) }
     }
 }
 
 /// Removes what was staged unless it is said to be in its place.
-pub(super) struct Clearing {
+pub(super) struct StagingGuard {
     execs: Execs,
     arguments: Option<[String; 3]>,
 }
 
-impl Clearing {
+impl StagingGuard {
     pub(super) fn done(mut self) {
         self.arguments = None;
     }
@@ -178,13 +183,13 @@ impl Clearing {
     }
 }
 
-impl Drop for Clearing {
+impl Drop for StagingGuard {
     fn drop(&mut self) {
         let Some([path, staged, made]) = self.arguments.take() else { return };
         let execs = self.execs.clone();
         self.execs.runtime.spawn(async move {
             // One that nobody waits for any more may begin after that.
-            for pause in [Duration::ZERO, LATER] {
+            for pause in [Duration::ZERO, RETRY_DELAY] {
                 sleep(pause).await;
                 if let Err(error) = execs.run(FILES, &["drop", &path, &staged, &made]).await {
                     tracing::debug!(%error, "what was staged may be left");
@@ -195,7 +200,7 @@ impl Drop for Clearing {
 }
 
 /// What a tool puts out, until it has ended well.
-struct Coming {
+struct ToolStream {
     execs: Execs,
     target: Target,
     tool: Tool,
@@ -203,15 +208,15 @@ struct Coming {
     said: Vec<u8>,
 }
 
-impl Coming {
+impl ToolStream {
     async fn next(&mut self) -> Option<Result<Bytes>> {
-        const MOST_SAID: usize = 64 << 10;
+        const MAX_STDERR: usize = 64 << 10;
         let operation = self.target.about.operation;
         loop {
             match self.tool.next().await {
                 Ok(Some((0, piece))) => return Some(Ok(piece)),
                 Ok(Some((_, piece))) => {
-                    let room = MOST_SAID.saturating_sub(self.said.len()).min(piece.len());
+                    let room = MAX_STDERR.saturating_sub(self.said.len()).min(piece.len());
                     self.said.extend_from_slice(&piece[..room]);
                 }
                 Ok(None) => break,
@@ -222,7 +227,8 @@ impl Coming {
             Ok(status) => status,
             Err(error) => return Some(Err(error)),
         };
-        let said = Said { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) };
+        let said =
+            ToolOutput { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) };
         (status != 0).then(|| Err(failed(&self.target, &said)))
     }
 }
@@ -230,7 +236,7 @@ impl Coming {
 /// The beginning of some content, and whether that is all.
 async fn beginning(content: &mut ByteStream) -> Result<(Vec<Bytes>, bool)> {
     let (mut pieces, mut size) = (Vec::new(), 0);
-    while size < SMALL {
+    while size < COUNTED_SIZE {
         match content.next().await.transpose()? {
             Some(piece) => {
                 size += piece.len();
@@ -243,15 +249,15 @@ async fn beginning(content: &mut ByteStream) -> Result<(Vec<Bytes>, bool)> {
 }
 
 #[async_trait]
-impl FileSystem for PlainFiles {
+impl FileSystem for AgentlessFiles {
     async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
         let target = self.target("read_file", path)?;
         let length = match range.length {
-            _ if range.offset > MOST => "0".to_owned(),
-            Some(length) if length <= MOST => length.to_string(),
+            _ if range.offset > MAX_NUMBER => "0".to_owned(),
+            Some(length) if length <= MAX_NUMBER => length.to_string(),
             _ => "all".to_owned(),
         };
-        let offset = range.offset.min(MOST).to_string();
+        let offset = range.offset.min(MAX_NUMBER).to_string();
         self.stream(&target, "read", &[&offset, &length]).await
     }
 
@@ -296,8 +302,8 @@ impl FileSystem for PlainFiles {
     async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
         let target = self.target("list_files", path)?;
         let path = argument(&target);
-        let mut said = Said::default();
-        for _ in 0..TIMES {
+        let mut said = ToolOutput::default();
+        for _ in 0..MAX_LIST_ATTEMPTS {
             said = self.execs.run(FILES, &["list", &path]).await?;
             if said.status != BROKEN {
                 break;
@@ -306,7 +312,8 @@ impl FileSystem for PlainFiles {
         if said.status != 0 {
             return Err(failed(&target, &said));
         }
-        let mut found = entries(&target.shown, &said.stdout).ok_or_else(|| nonsense(&target))?;
+        let mut found =
+            entries(&target.shown, &said.stdout).ok_or_else(|| malformed_output(&target))?;
         found.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(found)
     }
@@ -315,7 +322,7 @@ impl FileSystem for PlainFiles {
         let target = self.target("stat_file", path)?;
         let said = self.ask(&target, "stat", &[]).await?;
         let found = entries("/", &said.stdout).and_then(|mut found| found.pop());
-        let mut info = found.ok_or_else(|| nonsense(&target))?;
+        let mut info = found.ok_or_else(|| malformed_output(&target))?;
         info.path.clone_from(&target.shown);
         let name = target.shown.rsplit('/').next().unwrap_or_default();
         info.name = if name.is_empty() { "/" } else { name }.to_owned();
@@ -377,7 +384,7 @@ impl FileSystem for PlainFiles {
 }
 
 /// Tools that say something else than those that are known.
-pub(super) fn nonsense(target: &Target) -> Error {
+pub(super) fn malformed_output(target: &Target) -> Error {
     let message = "the tools of the image have said something that is not understood";
     target.about.error(ErrorKind::Unavailable, "tool", message)
 }

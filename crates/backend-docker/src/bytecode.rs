@@ -19,22 +19,22 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 /// Minor versions of interpreters that are looked for by name, besides `python3`.
-const OLDEST: u32 = 9;
-const NEWEST: u32 = 16;
+const MIN_MINOR: u32 = 9;
+const MAX_MINOR: u32 = 16;
 
 /// How long one of them may take.
-const LONGEST: Duration = Duration::from_secs(30);
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is known of it, shared by all sandboxes of a backend.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AgentByteCode {
+pub(crate) struct AgentBytecode {
     /// `None`: it is being made, or there is nobody here who could make it.
     known: Arc<Mutex<HashMap<PycMagic, Option<Bytes>>>>,
 }
 
-impl AgentByteCode {
+impl AgentBytecode {
     /// That for interpreters of that kind, if it is there. Otherwise it is made, for the ones to come.
-    pub(crate) fn of(&self, magic: PycMagic) -> Option<Bytes> {
+    pub(crate) fn get(&self, magic: PycMagic) -> Option<Bytes> {
         if let Some(known) = self.known().get(&magic) {
             return known.clone();
         }
@@ -67,10 +67,10 @@ fn file_name(magic: PycMagic) -> String {
 
 /// By the first interpreter here that is of that kind.
 async fn make(magic: PycMagic) -> Option<Bytes> {
-    let numbered = (OLDEST..=NEWEST).rev().map(|minor| format!("python3.{minor}"));
+    let numbered = (MIN_MINOR..=MAX_MINOR).rev().map(|minor| format!("python3.{minor}"));
     for name in std::iter::once("python3".to_owned()).chain(numbered) {
         let Some(python) = on_path(&name) else { continue };
-        let made = timeout(LONGEST, compile(&python, magic)).await;
+        let made = timeout(COMPILE_TIMEOUT, compile(&python, magic)).await;
         if let Ok(Ok(Some(made))) = made {
             return Some(made);
         }

@@ -10,11 +10,11 @@ use sandbox_engine::host::{Readable, Writable};
 use tokio::sync::Notify;
 
 /// Bytes that wait, after which no more are taken.
-const MOST_WAITING: usize = 256 << 10;
+const MAX_WAITING: usize = 256 << 10;
 
 /// A stream with one end that gives and one that takes.
 #[derive(Debug, Default)]
-pub(super) struct Flow {
+pub(super) struct ByteQueue {
     state: Mutex<State>,
     /// Told to the task at the other end: something has changed.
     changed: Notify,
@@ -31,7 +31,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-impl Flow {
+impl ByteQueue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +83,7 @@ impl Flow {
             let changed = self.changed.notified();
             {
                 let state = self.state();
-                if state.waiting < MOST_WAITING || state.abandoned {
+                if state.waiting < MAX_WAITING || state.abandoned {
                     return;
                 }
             }
@@ -113,7 +113,7 @@ impl Flow {
 
 /// Where what a command puts out is read.
 #[derive(Debug)]
-pub(super) struct Reader(pub(super) Arc<Flow>);
+pub(super) struct Reader(pub(super) Arc<ByteQueue>);
 
 impl Readable for Reader {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -156,12 +156,12 @@ impl Drop for Reader {
 
 /// Where the standard input of a command is written.
 #[derive(Debug)]
-pub(super) struct Writer(pub(super) Arc<Flow>);
+pub(super) struct Writer(pub(super) Arc<ByteQueue>);
 
 impl Writable for Writer {
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.state();
-        if state.waiting < MOST_WAITING || state.abandoned {
+        if state.waiting < MAX_WAITING || state.abandoned {
             return Poll::Ready(Ok(()));
         }
         state.waker = Some(cx.waker().clone());
@@ -173,7 +173,7 @@ impl Writable for Writer {
         if state.abandoned {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let count = data.len().min(MOST_WAITING.saturating_sub(state.waiting));
+        let count = data.len().min(MAX_WAITING.saturating_sub(state.waiting));
         drop(state);
         if count == 0 && !data.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -199,28 +199,28 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_read_holds_back_and_is_all_there() {
-        let flow = Arc::new(Flow::default());
+        let flow = Arc::new(ByteQueue::default());
         let reader = Reader(Arc::clone(&flow));
         assert!(poll_fn(|cx| reader.poll_readable(cx)).now_or_never().is_none());
         flow.room().await;
-        flow.push(Bytes::from(vec![7; MOST_WAITING]));
+        flow.push(Bytes::from(vec![7; MAX_WAITING]));
         assert!(flow.room().now_or_never().is_none());
-        let mut buffer = vec![0; MOST_WAITING / 2 + 1];
+        let mut buffer = vec![0; MAX_WAITING / 2 + 1];
         assert_eq!(reader.try_read(&mut buffer).unwrap(), buffer.len());
         flow.room().await;
         flow.end();
-        assert_eq!(reader.try_read(&mut buffer).unwrap(), MOST_WAITING - buffer.len());
+        assert_eq!(reader.try_read(&mut buffer).unwrap(), MAX_WAITING - buffer.len());
         assert_eq!(reader.try_read(&mut buffer).unwrap(), 0, "its end");
     }
 
     #[tokio::test]
     async fn a_writer_waits_and_hears_when_nobody_takes_it() {
-        let flow = Arc::new(Flow::default());
+        let flow = Arc::new(ByteQueue::default());
         let writer = Writer(Arc::clone(&flow));
-        let data = vec![1; MOST_WAITING + 5];
-        assert_eq!(writer.try_write(&data).unwrap(), MOST_WAITING);
+        let data = vec![1; MAX_WAITING + 5];
+        assert_eq!(writer.try_write(&data).unwrap(), MAX_WAITING);
         assert_eq!(writer.try_write(&data).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(flow.next().await.map(|piece| piece.len()), Some(MOST_WAITING));
+        assert_eq!(flow.next().await.map(|piece| piece.len()), Some(MAX_WAITING));
         assert_eq!(writer.try_write(b"more").unwrap(), 4);
         flow.abandon();
         assert_eq!(writer.try_write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);

@@ -3,27 +3,27 @@
 use sandbox_core::{FindFiles, FoundFile, Result};
 use sandbox_engine::files::{glob, names};
 
-use super::files::{PlainFiles, nonsense};
+use super::files::{AgentlessFiles, malformed_output};
 
 /// Results when nothing is said, and the most there can be.
 const DEFAULT_LIMIT: usize = 10_000;
-const MOST_RESULTS: usize = 100_000;
+const MAX_RESULTS: usize = 100_000;
 
 /// The longest text to look for, and the longest line that is told.
-const MOST_WANTED: usize = 64 << 10;
-const MOST_LINE: usize = 4096;
+const MAX_TEXT: usize = 64 << 10;
+const MAX_LINE: usize = 4096;
 
 /// Finds what is asked for.
-pub(super) async fn find(files: &PlainFiles, query: FindFiles) -> Result<Vec<FoundFile>> {
+pub(super) async fn find(files: &AgentlessFiles, query: FindFiles) -> Result<Vec<FoundFile>> {
     let target = files.target("find_files", &query.root)?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    if limit == 0 || limit > MOST_RESULTS {
+    if limit == 0 || limit > MAX_RESULTS {
         return Err(target.about.invalid("limit", "a limit is 1 to 100000"));
     }
     let wanted = query.contains.as_deref();
-    if wanted.is_some_and(|text| {
-        text.is_empty() || text.contains(['\n', '\0']) || text.len() > MOST_WANTED
-    }) {
+    if wanted
+        .is_some_and(|text| text.is_empty() || text.contains(['\n', '\0']) || text.len() > MAX_TEXT)
+    {
         let message = "the text to look for must be part of one line and not empty";
         return Err(target.about.invalid("contains", message));
     }
@@ -38,14 +38,14 @@ pub(super) async fn find(files: &PlainFiles, query: FindFiles) -> Result<Vec<Fou
     let mut fields: Vec<&[u8]> = said.stdout.split(|byte| *byte == 0).collect();
     // What is behind the last one.
     if fields.pop().is_some_and(|rest| !rest.is_empty()) {
-        return Err(nonsense(&target));
+        return Err(malformed_output(&target));
     }
     let mut found: Vec<(&[u8], &[u8])> = match wanted {
         None => fields.into_iter().map(|path| (path, &b""[..])).collect(),
         Some(_) => {
             let (pairs, rest) = fields.as_chunks::<2>();
             if !rest.is_empty() {
-                return Err(nonsense(&target));
+                return Err(malformed_output(&target));
             }
             pairs.iter().map(|[path, lines]| (*path, *lines)).collect()
         }
@@ -80,8 +80,8 @@ fn numbered(line: &[u8]) -> Option<(u64, String)> {
     let at = memchr::memchr(b':', line)?;
     let number = std::str::from_utf8(&line[..at]).ok()?.parse().ok()?;
     let text = &line[at + 1..];
-    let text = String::from_utf8_lossy(&text[..text.len().min(MOST_LINE)]);
-    let end = text.floor_char_boundary(MOST_LINE);
+    let text = String::from_utf8_lossy(&text[..text.len().min(MAX_LINE)]);
+    let end = text.floor_char_boundary(MAX_LINE);
     Some((number, text[..end].to_owned()))
 }
 
@@ -94,6 +94,6 @@ mod tests {
         assert_eq!(numbered(b"12:a:b"), Some((12, "a:b".to_owned())));
         assert_eq!(numbered(b"Binary file x matches"), None);
         let long = [b"1:".to_vec(), vec![b'x'; 5000]].concat();
-        assert_eq!(numbered(&long).map(|(_, text)| text.len()), Some(MOST_LINE));
+        assert_eq!(numbered(&long).map(|(_, text)| text.len()), Some(MAX_LINE));
     }
 }

@@ -1,4 +1,4 @@
-//! Unpacking: what comes is judged here, and unpacked by the image's `tar` beside what is there before it takes its place.
+//! Unpacking: what comes is validated here, and unpacked by the image's `tar` beside what is there before it takes its place.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, Result};
 use sandbox_engine::host::Links;
 
-use super::files::{FILES, PlainFiles, argument, staged};
-use super::listing::failed;
+use super::files::{AgentlessFiles, FILES, argument, staged};
+use super::parse_listing::failed;
 
 /// What is wrong with a link.
 const LEADS_OUT: &str = "is a link that leads out of it";
 
 /// Links on one way, after which kernels follow no more.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// Unpacks an archive into a directory, all or nothing.
 pub(super) async fn unpack(
-    files: &PlainFiles,
+    files: &AgentlessFiles,
     path: &str,
     archive: ByteStream,
     links: Links,
@@ -33,7 +33,7 @@ pub(super) async fn unpack(
     let clearing = files.clear(&target, &word, is_new);
     let arguments = ["unpack", &place, &word];
     let unpacked = async {
-        let (said, _) = files.execs.feed(FILES, &arguments, judged(archive, links)).await?;
+        let (said, _) = files.execs.feed(FILES, &arguments, validated(archive, links)).await?;
         if said.status != 0 {
             return Err(failed(&target, &said));
         }
@@ -45,23 +45,23 @@ pub(super) async fn unpack(
 }
 
 /// The same archive as far as it may be one, or an error.
-fn judged(archive: ByteStream, allowed: Links) -> ByteStream {
-    through(Judge::new(allowed), archive)
+fn validated(archive: ByteStream, allowed: Links) -> ByteStream {
+    through(EntryValidator::new(allowed), archive)
 }
 
 /// The archive that the image's `tar` makes of a directory, without its FIFOs and devices.
 pub(super) fn packed(archive: ByteStream) -> ByteStream {
     let decoder = Decoder::passing_over_special();
     // The links of a directory are as they are.
-    through(Judge { decoder, ..Judge::new(Links::Any) }, archive)
+    through(EntryValidator { decoder, ..EntryValidator::new(Links::Any) }, archive)
 }
 
-fn through(judge: Judge, archive: ByteStream) -> ByteStream {
-    let state = Some((judge, archive));
+fn through(validator: EntryValidator, archive: ByteStream) -> ByteStream {
+    let state = Some((validator, archive));
     Box::pin(stream::unfold(state, |state| async move {
-        let (mut judge, mut archive) = state?;
-        match judge.next(&mut archive).await {
-            Ok(Some(bytes)) => Some((Ok(bytes), Some((judge, archive)))),
+        let (mut validator, mut archive) = state?;
+        match validator.next(&mut archive).await {
+            Ok(Some(bytes)) => Some((Ok(bytes), Some((validator, archive)))),
             Ok(None) => None,
             Err(error) => Some((Err(error), None)),
         }
@@ -70,23 +70,23 @@ fn through(judge: Judge, archive: ByteStream) -> ByteStream {
 
 /// What an entry is for those that come later.
 #[derive(Clone, Copy, PartialEq)]
-enum Was {
+enum ExistingEntry {
     File,
     Directory,
     Link,
 }
 
-struct Judge {
+struct EntryValidator {
     allowed: Links,
     decoder: Decoder,
-    seen: HashMap<Vec<u8>, Was>,
+    seen: HashMap<Vec<u8>, ExistingEntry>,
     /// Where links point that have to stay inside.
     links: HashMap<Vec<u8>, Vec<u8>>,
     padding: usize,
     over: bool,
 }
 
-impl Judge {
+impl EntryValidator {
     fn new(allowed: Links) -> Self {
         Self {
             allowed,
@@ -155,7 +155,7 @@ impl Judge {
                     ahead.extend(parts(to));
                     followed += 1;
                     // In a circle they lead nowhere.
-                    if followed > MOST_LINKS {
+                    if followed > MAX_LINKS {
                         return false;
                     }
                 }
@@ -169,27 +169,31 @@ impl Judge {
         let mut above = &entry.path[..];
         while let Some(at) = memchr::memrchr(b'/', above) {
             above = &above[..at];
-            if *self.seen.entry(above.to_vec()).or_insert(Was::Directory) != Was::Directory {
+            if *self.seen.entry(above.to_vec()).or_insert(ExistingEntry::Directory)
+                != ExistingEntry::Directory
+            {
                 return Err(in_archive(&entry.path, twice));
             }
         }
         let was = match &entry.kind {
-            EntryKind::File(_) => Was::File,
-            EntryKind::Directory => Was::Directory,
-            EntryKind::Symlink(_) if self.allowed == Links::Any => Was::Link,
+            EntryKind::File(_) => ExistingEntry::File,
+            EntryKind::Directory => ExistingEntry::Directory,
+            EntryKind::Symlink(_) if self.allowed == Links::Any => ExistingEntry::Link,
             EntryKind::Symlink(to) if is_inside(&entry.path, to) => {
                 self.links.insert(entry.path.clone(), to.clone());
-                Was::Link
+                ExistingEntry::Link
             }
             EntryKind::Symlink(_) => return Err(in_archive(&entry.path, LEADS_OUT)),
-            EntryKind::HardLink(to) if self.seen.get(to) == Some(&Was::File) => Was::File,
+            EntryKind::HardLink(to) if self.seen.get(to) == Some(&ExistingEntry::File) => {
+                ExistingEntry::File
+            }
             EntryKind::HardLink(_) => {
                 return Err(in_archive(&entry.path, "is a link to no file before it"));
             }
         };
         match self.seen.insert(entry.path.clone(), was) {
             None => Ok(()),
-            Some(Was::Directory) if was == Was::Directory => Ok(()),
+            Some(ExistingEntry::Directory) if was == ExistingEntry::Directory => Ok(()),
             Some(_) => Err(in_archive(&entry.path, twice)),
         }
     }
@@ -218,26 +222,26 @@ mod tests {
             (&[("a", "b"), ("b", "a")], true),
             (&[("a/b/c", "../../x/y"), ("x/y", "../x")], true),
         ] {
-            let mut judge = Judge::new(Links::Inside);
-            links.iter().for_each(|(path, to)| judge.check(&link(path, to)).unwrap());
-            assert_eq!(judge.check_links().is_ok(), fine, "{links:?}");
+            let mut validator = EntryValidator::new(Links::Inside);
+            links.iter().for_each(|(path, to)| validator.check(&link(path, to)).unwrap());
+            assert_eq!(validator.check_links().is_ok(), fine, "{links:?}");
         }
     }
 
     #[test]
     fn what_comes_twice_or_goes_through_a_file_is_refused() {
         let entry = |path: &str, kind| Entry { path: path.into(), kind, mode: 0o644, modified: 0 };
-        let mut judge = Judge::new(Links::Inside);
-        judge.check(&entry("d", EntryKind::Directory)).unwrap();
-        judge.check(&entry("d/x", EntryKind::File(0))).unwrap();
-        judge.check(&entry("d", EntryKind::Directory)).unwrap();
-        judge.check(&entry("d/y", EntryKind::HardLink(b"d/x".to_vec()))).unwrap();
+        let mut validator = EntryValidator::new(Links::Inside);
+        validator.check(&entry("d", EntryKind::Directory)).unwrap();
+        validator.check(&entry("d/x", EntryKind::File(0))).unwrap();
+        validator.check(&entry("d", EntryKind::Directory)).unwrap();
+        validator.check(&entry("d/y", EntryKind::HardLink(b"d/x".to_vec()))).unwrap();
         for bad in [
             entry("d/x", EntryKind::File(0)),
             entry("d/x/z", EntryKind::File(0)),
             entry("h", EntryKind::HardLink(b"nothing".to_vec())),
         ] {
-            judge.check(&bad).unwrap_err();
+            validator.check(&bad).unwrap_err();
         }
     }
 }

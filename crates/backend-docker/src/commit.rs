@@ -8,12 +8,12 @@ use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use sandbox_engine::{SnapshotStore, StoredSnapshot};
 use tokio::runtime::Handle;
 
-use crate::engine::Daemon;
+use crate::engine::Engine;
+use crate::error::parse_error;
 use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
-use crate::refusal::refused;
 
 /// What images of snapshots are called; each has a tag of its own.
-pub(crate) const NAME: &str = "code-sandboxes-snapshot";
+pub(crate) const REPOSITORY: &str = "code-sandboxes-snapshot";
 
 /// The label with the name of the snapshot.
 const LABEL: &str = "code-sandboxes.snapshot";
@@ -27,28 +27,28 @@ const OPERATION: &str = "create_snapshot";
 
 /// An image that was made of a container. Removed when it is dropped, unless it is kept.
 #[derive(Debug)]
-pub(crate) struct Committed {
+pub(crate) struct CommittedImage {
     docker: Docker,
     image: String,
     runtime: Handle,
     kept: bool,
 }
 
-impl Committed {
+impl CommittedImage {
     /// Makes one of what is changed in a container, for a snapshot of the store with that number. What is mounted, and so
     /// all that is in memory, is no part of it.
-    pub(crate) async fn of(
+    pub(crate) async fn create(
         docker: Docker,
         container: String,
         snapshot: String,
         store: String,
     ) -> Result<Self> {
         let tag = random_hex(8);
-        let image = format!("{NAME}:{tag}");
+        let image = format!("{REPOSITORY}:{tag}");
         let committed = Self { docker, image, runtime: Handle::current(), kept: false };
         let options = CommitContainerOptionsBuilder::default()
             .container(&container)
-            .repo(NAME)
+            .repo(REPOSITORY)
             .tag(&tag)
             .pause(true)
             .build();
@@ -64,7 +64,7 @@ impl Committed {
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let config = ContainerConfig { labels: Some(labels), ..ContainerConfig::default() };
         let made = committed.docker.commit_container(options, config).await;
-        made.map_err(|error| refused(OPERATION, error))?;
+        made.map_err(|error| parse_error(OPERATION, error))?;
         Ok(committed)
     }
 
@@ -77,7 +77,7 @@ impl Committed {
     }
 }
 
-impl Drop for Committed {
+impl Drop for CommittedImage {
     fn drop(&mut self) {
         if !self.kept {
             let (docker, image) = (self.docker.clone(), self.image.clone());
@@ -95,7 +95,7 @@ impl Drop for Committed {
 /// # Errors
 /// `Unavailable`, with where that was.
 pub(crate) async fn check_engine(
-    daemon: &Daemon,
+    daemon: &Engine,
     stored: &StoredSnapshot,
     operation: &'static str,
 ) -> Result<()> {
@@ -103,7 +103,7 @@ pub(crate) async fn check_engine(
     match daemon.docker.inspect_image(image).await {
         Ok(_) => return Ok(()),
         Err(Cause::DockerResponseServerError { status_code: 404, .. }) => {}
-        Err(error) => return Err(refused(operation, error)),
+        Err(error) => return Err(parse_error(operation, error)),
     }
     let here = &daemon.host;
     // It was there, and somebody has removed it.
@@ -128,28 +128,26 @@ pub(crate) enum Removed {
     /// It is no more.
     Gone,
     /// A container has it. Removed by force it would lose its name and stay, or take that container with it.
-    ActivityGuard,
+    InUse,
 }
 
 /// Removes the image of a snapshot, if it is there and no container has it.
 pub(crate) async fn remove(docker: &Docker, image: &str) -> std::result::Result<Removed, Cause> {
     match docker.remove_image(image, None::<RemoveImageOptions>, None).await {
         Ok(_) | Err(Cause::DockerResponseServerError { status_code: 404, .. }) => Ok(Removed::Gone),
-        Err(Cause::DockerResponseServerError { status_code: 409, .. }) => {
-            Ok(Removed::ActivityGuard)
-        }
+        Err(Cause::DockerResponseServerError { status_code: 409, .. }) => Ok(Removed::InUse),
         Err(error) => Err(error),
     }
 }
 
 /// The image of a snapshot as that of a container. It ends with its snapshot, or later with its last container.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin {
+pub(crate) struct BaseImage {
     pub(crate) image: String,
     pub(crate) snapshots: SnapshotStore,
 }
 
-impl Origin {
+impl BaseImage {
     /// Removes the image if its snapshot was deleted while a container had it. Whether it need not be looked at again.
     pub(crate) async fn end(&self, docker: &Docker) -> bool {
         match self.snapshots.images("terminate") {
@@ -239,7 +237,7 @@ mod tests {
             }
         });
         let docker = engine.docker();
-        let origin = Origin { image: IMAGE.into(), snapshots: store.clone() };
+        let origin = BaseImage { image: IMAGE.into(), snapshots: store.clone() };
         store_snapshot(&store, "one", json!({"image": IMAGE, "engine": engine.address()}));
         // A container ends before the snapshot does.
         assert!(origin.end(&docker).await);

@@ -12,8 +12,8 @@ use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_engine::system_packages::{SCRIPT, failed};
 use tokio::time::timeout;
 
+use crate::error::parse_error;
 use crate::instance::DockerInstance;
-use crate::refusal::refused;
 
 const OPERATION: &str = "install_packages";
 
@@ -21,11 +21,11 @@ const OPERATION: &str = "install_packages";
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Bytes of what the package manager says that an error may quote.
-const MAX_SAID: usize = 16 << 10;
+const MAX_QUOTED: usize = 16 << 10;
 
 /// Installs packages with the package manager of the image. Dropping the future ends it.
 pub(crate) async fn install(instance: &DockerInstance, names: &[String]) -> Result<()> {
-    let (docker, container) = (&instance.kind.system.docker, &instance.kind.system.container);
+    let (docker, container) = (&instance.kind.container.docker, &instance.kind.container.name);
     let usual = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let mut env = vec![usual.to_owned(), "HOME=/root".to_owned(), "LC_ALL=C".to_owned()];
     let network = &instance.base.network;
@@ -42,7 +42,7 @@ pub(crate) async fn install(instance: &DockerInstance, names: &[String]) -> Resu
         cmd: Some(words.into_iter().chain(names.iter().cloned()).collect()),
         ..CreateExecOptions::default()
     };
-    let refused = |error| refused(OPERATION, error);
+    let refused = |error| parse_error(OPERATION, error);
     let made = docker.create_exec(container, options).await.map_err(refused)?;
     let started = docker.start_exec(&made.id, None).await.map_err(refused)?;
     let StartExecResults::Attached { mut output, input } = started else {
@@ -59,7 +59,7 @@ pub(crate) async fn install(instance: &DockerInstance, names: &[String]) -> Resu
                 continue;
             };
             said.extend_from_slice(&message);
-            let excess = said.len().saturating_sub(MAX_SAID);
+            let excess = said.len().saturating_sub(MAX_QUOTED);
             said.drain(..excess);
         }
         Ok(())

@@ -3,7 +3,7 @@
 use sandbox_core::{Error, ErrorKind, FileInfo, FileKind};
 use sandbox_engine::files::{Target, names};
 
-use super::exec::Said;
+use super::exec::ToolOutput;
 
 /// The bits of a mode that say what it is.
 const KIND: u32 = 0o170_000;
@@ -50,7 +50,7 @@ fn entry(parent: &str, facts: &[u8], name: &[u8], target: &[u8]) -> Option<FileI
 }
 
 /// What has gone wrong, by the status of the script or the words of the tool that failed.
-pub(super) fn failed(target: &Target, said: &Said) -> Error {
+pub(super) fn failed(target: &Target, said: &ToolOutput) -> Error {
     use rustix::io::Errno;
     let about = &target.about;
     let words = said.words();
@@ -129,8 +129,8 @@ fn errno_of(words: &str) -> Option<rustix::io::Errno> {
 mod tests {
     use super::*;
 
-    fn said(status: i64, words: &str) -> Said {
-        Said { status, stdout: Vec::new(), stderr: words.as_bytes().to_vec() }
+    fn said(status: i64, words: &str) -> ToolOutput {
+        ToolOutput { status, stdout: Vec::new(), stderr: words.as_bytes().to_vec() }
     }
 
     #[test]

@@ -8,15 +8,15 @@ use bollard::models::ImageSummary;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
 use sandbox_engine::SnapshotStore;
 
-use crate::committed::{self, MAKER_LABEL, NAME, STORE_LABEL};
-use crate::made::remove;
+use crate::commit::{self, MAKER_LABEL, REPOSITORY, STORE_LABEL};
+use crate::container_guard::remove;
 use crate::owner::{OWNER_LABEL, Owner};
 
 /// Removes what belongs to the dead, as far as that is known for certain.
 ///
 /// # Errors
 /// Of an engine that does not say what it has, so that nobody has looked at all of it.
-pub(crate) async fn sweep(docker: &Docker, snapshots: &SnapshotStore) -> Result<(), Cause> {
+pub(crate) async fn prune(docker: &Docker, snapshots: &SnapshotStore) -> Result<(), Cause> {
     let swept = containers(docker).await;
     images(docker, snapshots).await.and(swept)
 }
@@ -57,7 +57,7 @@ async fn images(docker: &Docker, snapshots: &SnapshotStore) -> Result<(), Cause>
     images.retain(|image| image.labels.get(STORE_LABEL) == Some(&store));
     for name in images.iter().flat_map(names) {
         if !known.contains(name)
-            && let Err(error) = committed::remove(docker, name).await
+            && let Err(error) = commit::remove(docker, name).await
         {
             tracing::debug!(name, %error, "the image of a snapshot could not be removed");
         }
@@ -68,7 +68,7 @@ async fn images(docker: &Docker, snapshots: &SnapshotStore) -> Result<(), Cause>
 /// The names of an image that are those of snapshots. Other images may have been made from it, with its labels.
 fn names(image: &ImageSummary) -> impl Iterator<Item = &str> {
     let names = image.repo_tags.iter().map(|name| name.strip_prefix("localhost/").unwrap_or(name));
-    names.filter(|name| name.strip_prefix(NAME).is_some_and(|rest| rest.starts_with(':')))
+    names.filter(|name| name.strip_prefix(REPOSITORY).is_some_and(|rest| rest.starts_with(':')))
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
                 }
             }
         });
-        sweep(&engine.docker(), store).await.unwrap();
+        prune(&engine.docker(), store).await.unwrap();
         engine.said()
     }
 
@@ -186,7 +186,7 @@ mod tests {
         });
         let folder = tempfile::tempdir().unwrap();
         let store = SnapshotStore::new(Some(folder.path().join("snapshots")));
-        sweep(&engine.docker(), &store).await.unwrap();
+        prune(&engine.docker(), &store).await.unwrap();
         let removed: Vec<String> = engine.said();
         let whole = |line: &String| line.contains("force=true") && line.contains("v=true");
         assert!(removed.iter().all(whole), "{removed:?}");

@@ -17,7 +17,7 @@ use sandbox_core::{
     CommandEvent, Error, ErrorKind, FailureKind, IsolationMode, Mount, NetworkPolicy, PtySize,
     Sandbox, SandboxBuilder, SandboxStatus, SingleBackend, SingleUse,
 };
-use support::{PATIENCE, build, docker, has_engine};
+use support::{TEST_TIMEOUT, build, docker, has_engine};
 use tokio::time::{sleep, timeout};
 use without_python::{BUSYBOX, DEBIAN, build_busybox, build_debian};
 
@@ -80,7 +80,7 @@ async fn a_command_that_is_given_up_while_it_starts_is_ended() {
         if left.is_empty() {
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "{left} are left");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{left} are left");
         sleep(Duration::from_millis(100)).await;
     }
     sandbox.terminate().await.unwrap();
@@ -278,7 +278,7 @@ async fn a_timeout_ends_everything_that_was_started() {
     let line = "setsid sh -c 'trap \"\" 1 2 15; while :; do sleep 1; done' mark & \
                 (sh -c 'while :; do sleep 1; done' mark &); sleep 300";
     let command = sandbox.commands().run(line).timeout(Duration::from_secs(2));
-    let result = timeout(PATIENCE, command).await.unwrap().unwrap();
+    let result = timeout(TEST_TIMEOUT, command).await.unwrap().unwrap();
     assert_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
     let left = sandbox.commands().run("ps | grep -c '[m]ark'").await.unwrap();
     assert_eq!(left.stdout.trim(), "0", "{left:?}");
@@ -309,7 +309,7 @@ async fn a_container_that_ends_ends_what_runs_in_it() {
     });
     sleep(Duration::from_secs(1)).await;
     docker(&["kill", &name]).await;
-    let result = timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
+    let result = timeout(TEST_TIMEOUT, running).await.unwrap().unwrap().unwrap();
     let failure = result.failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Terminated, "{failure:?}");
     assert!(failure.message.contains("through the engine"), "{failure:?}");
@@ -328,7 +328,7 @@ async fn nothing_is_left_of_an_owner_that_was_killed() {
         let sandbox = plain(BUSYBOX).await;
         let busy = sandbox.commands().run("yes >/dev/null").start().await.unwrap();
         std::fs::write(std::env::var(OWNER).unwrap(), fact(&sandbox, "container")).unwrap();
-        sleep(PATIENCE * 10).await;
+        sleep(TEST_TIMEOUT * 10).await;
         return drop(busy);
     }
     build_busybox();
@@ -343,7 +343,7 @@ async fn nothing_is_left_of_an_owner_that_was_killed() {
         .unwrap();
     let began = Instant::now();
     let name = loop {
-        assert!(began.elapsed() < PATIENCE, "there is no container");
+        assert!(began.elapsed() < TEST_TIMEOUT, "there is no container");
         match std::fs::read_to_string(&told) {
             Ok(name) if !name.is_empty() => break name,
             _ => sleep(Duration::from_millis(50)).await,
@@ -355,7 +355,7 @@ async fn nothing_is_left_of_an_owner_that_was_killed() {
     owner.kill().await.unwrap();
     let killed = Instant::now();
     while !listed().await.is_empty() {
-        assert!(killed.elapsed() < PATIENCE, "{name} is left");
+        assert!(killed.elapsed() < TEST_TIMEOUT, "{name} is left");
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -366,12 +366,12 @@ async fn nothing_is_left_of_an_owner_that_was_killed() {
 async fn a_command_that_stops_who_started_it_is_over_all_the_same() {
     build_busybox();
     let sandbox = plain(BUSYBOX).await;
-    let command = sandbox.commands().run("kill -STOP $PPID; echo x; exit 3").timeout(PATIENCE);
-    let result = timeout(PATIENCE / 2, command).await.expect("it is over").unwrap();
+    let command = sandbox.commands().run("kill -STOP $PPID; echo x; exit 3").timeout(TEST_TIMEOUT);
+    let result = timeout(TEST_TIMEOUT / 2, command).await.expect("it is over").unwrap();
     assert_eq!((result.stdout.as_str(), result.exit_code), ("x\n", 3), "{result:?}");
     let limit = Duration::from_millis(500);
     let command = sandbox.commands().run("kill -STOP $PPID; echo x").timeout(limit);
-    let result = timeout(PATIENCE / 2, command).await.expect("its limit holds").unwrap();
+    let result = timeout(TEST_TIMEOUT / 2, command).await.expect("its limit holds").unwrap();
     assert_eq!(result.stdout, "x\n", "{result:?}");
     assert_eq!(sandbox.commands().run("echo on").await.unwrap().stdout, "on\n");
     sandbox.terminate().await.unwrap();
@@ -409,7 +409,7 @@ async fn a_limit_holds_in_a_container_that_is_paused_from_outside() {
     }
     docker(&["pause", &fact(&sandbox, "container")]).await;
     let begun = Instant::now();
-    let result = timeout(PATIENCE, run).await.unwrap().unwrap().unwrap();
+    let result = timeout(TEST_TIMEOUT, run).await.unwrap().unwrap().unwrap();
     assert_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     let error = sandbox.run_code("1").await.unwrap_err();

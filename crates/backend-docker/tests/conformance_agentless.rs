@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use backend_docker::DockerBackend;
-use differences::{LATER, VARIABLE, of_containers};
+use differences::{FULL_ONLY, VARIABLE, of_containers};
 use sandbox_conformance::Target;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, Health, Instance, ListQuery, Page,
@@ -36,7 +36,7 @@ const GROUPS: [&str; 11] = [
 ];
 
 /// Those of them in which starting programs through the engine makes the most difference.
-const EVERY_TIME: [&str; 6] =
+const ALWAYS: [&str; 6] =
     ["commands", "files", "unsupported", "slow_reader", "orphans", "limits_output"];
 
 /// Why the others are not run.
@@ -135,5 +135,5 @@ fn main() -> ExitCode {
             "tests/plain.rs has as many as an engine does in time",
         )
         .differs("commands::one_that_closes_its_input_takes_nothing", INPUT);
-    sandbox_conformance::main(target.part(EVERY_TIME, LATER))
+    sandbox_conformance::main(target.part(ALWAYS, FULL_ONLY))
 }

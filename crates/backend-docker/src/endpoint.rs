@@ -14,13 +14,13 @@ const DOCKER: &str = "/var/run/docker.sock";
 
 /// An engine's address, and the certificates that it is talked to with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct EngineEndpoint {
     pub(crate) host: String,
     /// Where they are, when the connection is encrypted.
     pub(crate) certificates: Option<PathBuf>,
 }
 
-impl Address {
+impl EngineEndpoint {
     /// That of the engine which is meant. Reads files.
     ///
     /// # Errors
@@ -32,18 +32,18 @@ impl Address {
 
 type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-fn find(config: &DockerConfig, set: Variables<'_>) -> Result<Address> {
+fn find(config: &DockerConfig, set: Variables<'_>) -> Result<EngineEndpoint> {
     let home = set("HOME").map(|home| Path::new(&home).join(".docker"));
     let settings = set("DOCKER_CONFIG").map(PathBuf::from).or(home);
     let mut address = if let Some(host) = config.host.clone().or_else(|| set("DOCKER_HOST")) {
         let certificates = by_environment(&host, settings, set)?;
-        Address { host, certificates }
+        EngineEndpoint { host, certificates }
     } else if let Some(address) =
         settings.map(|settings| in_context(&settings, set("DOCKER_CONTEXT"))).transpose()?.flatten()
     {
         address
     } else {
-        Address { host: usual_socket(set), certificates: None }
+        EngineEndpoint { host: usual_socket(set), certificates: None }
     };
     if config.certificates.is_some() {
         address.certificates.clone_from(&config.certificates);
@@ -113,7 +113,7 @@ fn json(path: &Path) -> Option<Value> {
 }
 
 /// The address in the context that is named, or else in the current one.
-fn in_context(settings: &Path, named: Option<String>) -> Result<Option<Address>> {
+fn in_context(settings: &Path, named: Option<String>) -> Result<Option<EngineEndpoint>> {
     let name = named.or_else(|| current_context(settings)).filter(|name| name != "default");
     // Another engine is not what was asked for.
     name.map(|name| of_context(settings, &name)).transpose()
@@ -125,7 +125,7 @@ fn current_context(settings: &Path) -> Option<String> {
 }
 
 /// The address in a context of that name. Its certificates are in a directory that is called as its own is.
-fn of_context(settings: &Path, name: &str) -> Result<Address> {
+fn of_context(settings: &Path, name: &str) -> Result<EngineEndpoint> {
     let contexts = settings.join("contexts");
     let entries = fs::read_dir(contexts.join("meta")).into_iter().flatten().flatten();
     let found = entries.into_iter().find_map(|entry| {
@@ -150,7 +150,7 @@ fn of_context(settings: &Path, name: &str) -> Result<Address> {
     let certificates = contexts.join("tls").join(directory).join("docker");
     let certificates =
         (certificates.exists() || host.starts_with("https://")).then_some(certificates);
-    Ok(Address { host: host.to_owned(), certificates })
+    Ok(EngineEndpoint { host: host.to_owned(), certificates })
 }
 
 fn unverified(message: &str) -> Error {
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    fn found(config: &DockerConfig, set: &[(&str, &str)]) -> Result<Address> {
+    fn found(config: &DockerConfig, set: &[(&str, &str)]) -> Result<EngineEndpoint> {
         let set: BTreeMap<_, _> = set.iter().copied().collect();
         find(config, &|name| {
             set.get(name).map(|value| (*value).to_owned()).filter(|v| !v.is_empty())

@@ -9,18 +9,18 @@ use sandbox_agent_client::LocateProcess;
 
 /// Whose number its engine says, which may be that of another process here.
 #[derive(Debug)]
-pub(crate) struct FirstProcess {
+pub(crate) struct InitProcess {
     docker: Docker,
     container: String,
 }
 
-impl FirstProcess {
-    pub(crate) fn of(docker: &Docker, container: &str) -> Self {
+impl InitProcess {
+    pub(crate) fn new(docker: &Docker, container: &str) -> Self {
         Self { docker: docker.clone(), container: container.to_owned() }
     }
 
     /// What the engine says. `None`: it does not, or the container does not run.
-    pub(crate) async fn number(&self) -> Option<u32> {
+    pub(crate) async fn host_pid(&self) -> Option<u32> {
         let options = None::<InspectContainerOptions>;
         let found = self.docker.inspect_container(&self.container, options).await;
         let number = found.ok()?.state?.pid?;
@@ -29,16 +29,16 @@ impl FirstProcess {
 }
 
 #[async_trait]
-impl LocateProcess for FirstProcess {
+impl LocateProcess for InitProcess {
     /// Processes of containers are in namespaces of their own: one in ours is not it.
     async fn pid(&self) -> Option<u32> {
-        let number = self.number().await?;
-        is_elsewhere(number).then_some(number)
+        let number = self.host_pid().await?;
+        is_in_other_namespace(number).then_some(number)
     }
 }
 
 /// Whether a process is in another namespace of processes than this one.
-fn is_elsewhere(number: u32) -> bool {
+fn is_in_other_namespace(number: u32) -> bool {
     let namespace = |process: &str| {
         let namespace = std::fs::metadata(format!("/proc/{process}/ns/pid"));
         namespace.map(|namespace| namespace.ino()).ok()
@@ -55,7 +55,7 @@ mod tests {
 
     async fn pid(state: Value) -> Option<u32> {
         let engine = FakeEngine::start(move |_, _| Answer::now(200, json!({"State": state})));
-        FirstProcess::of(&engine.docker(), "one").pid().await
+        InitProcess::new(&engine.docker(), "one").pid().await
     }
 
     /// An engine behind a socket of this host may be on another one, where numbers mean something else.

@@ -6,11 +6,11 @@
 use bollard::models::{ContainerCreateBody, HostConfig};
 use sandbox_core::{CreateSpec, Error, ErrorKind, Result};
 
-use crate::boxed::DockerBox;
 use crate::config::Options;
+use crate::container_host::ContainerHost;
 
 /// What is looked at, in the order of the program's statuses, and what helps where it is not so.
-const LOOKED_AT: [(&str, &str); 11] = [
+const CHECKS: [(&str, &str); 11] = [
     ("the limit of memory", GROUPS),
     ("the limit of processes", GROUPS),
     ("the limit of cpu", GROUPS),
@@ -33,10 +33,10 @@ const RUNTIME: &str = "gVisor needs the flags `--oci-seccomp` and `--signal-unki
                        has its runtimes, and Kata Containers `disable_guest_seccomp=false`; or use another runtime";
 
 /// Limits of the kernel's groups, which a kernel of a runtime's own may not show: the first ones above, by name.
-const OF_GROUPS: [&str; 3] = ["memory", "processes", "cpu"];
+const CGROUP_LIMITS: [&str; 3] = ["memory", "processes", "cpu"];
 
 /// The first status, which is that of the first of these.
-const FIRST: i32 = 100;
+const FIRST_STATUS: i32 = 100;
 
 /// Everything is compared with its arguments: `name=value`.
 const PROGRAM: &str = "import ctypes, os, stat, socket, sys
@@ -100,7 +100,7 @@ except OSError: pass
 
 /// What was seen of what a layer is claimed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct VerifiedLimits {
     pub(crate) limits: bool,
 }
 
@@ -108,44 +108,45 @@ pub(crate) struct Seen {
 ///
 /// # Errors
 /// `Unsupported` for what is not so.
-pub(crate) async fn look(
-    made: &DockerBox,
+pub(crate) async fn verify(
+    made: &ContainerHost,
     spec: &CreateSpec,
     options: &Options,
     asked: &ContainerCreateBody,
-) -> Result<Seen> {
+) -> Result<VerifiedLimits> {
     let (python, is_runtime) = (&*options.python, options.runtime.is_some());
     let mut given = arguments(asked);
     let mut code = made.run(python, PROGRAM, given.clone()).await?;
-    let mut seen =
-        Seen { limits: asked.host_config.as_ref().is_some_and(|host| host.memory.is_some()) };
+    let mut seen = VerifiedLimits {
+        limits: asked.host_config.as_ref().is_some_and(|host| host.memory.is_some()),
+    };
     if is_runtime && limit_of(code).is_some() {
         // What was not asked for need not be there, and is not claimed.
-        given.retain(|argument| !of_groups(argument) || is_asked_for(spec, argument));
+        given.retain(|argument| !is_cgroup_limit(argument) || is_asked_for(spec, argument));
         seen.limits = false;
         code = made.run(python, PROGRAM, given).await?;
     }
-    judge(code, is_runtime)?;
+    evaluate(code, is_runtime)?;
     let killed = made.run(python, KILL, Vec::new()).await;
-    judge_first_process(killed, is_runtime)?;
+    evaluate_init_process(killed, is_runtime)?;
     Ok(seen)
 }
 
 fn failed(code: Option<i32>) -> Option<usize> {
-    usize::try_from(code?.checked_sub(FIRST)?).ok().filter(|at| *at < LOOKED_AT.len())
+    usize::try_from(code?.checked_sub(FIRST_STATUS)?).ok().filter(|at| *at < CHECKS.len())
 }
 
 /// The limit of a group that is not there.
 fn limit_of(code: Option<i32>) -> Option<&'static str> {
-    OF_GROUPS.get(failed(code)?).copied()
+    CGROUP_LIMITS.get(failed(code)?).copied()
 }
 
 fn name_of(argument: &str) -> &str {
     argument.split_once('=').map_or(argument, |(name, _)| name)
 }
 
-fn of_groups(argument: &str) -> bool {
-    OF_GROUPS.contains(&name_of(argument))
+fn is_cgroup_limit(argument: &str) -> bool {
+    CGROUP_LIMITS.contains(&name_of(argument))
 }
 
 fn is_asked_for(spec: &CreateSpec, argument: &str) -> bool {
@@ -156,8 +157,8 @@ fn is_asked_for(spec: &CreateSpec, argument: &str) -> bool {
     }
 }
 
-fn judge(code: Option<i32>, is_runtime: bool) -> Result<()> {
-    let failed = failed(code).and_then(|at| LOOKED_AT.get(at));
+fn evaluate(code: Option<i32>, is_runtime: bool) -> Result<()> {
+    let failed = failed(code).and_then(|at| CHECKS.get(at));
     match (code, failed) {
         (Some(0), _) => Ok(()),
         (_, Some((what, hint))) => {
@@ -176,7 +177,7 @@ fn judge(code: Option<i32>, is_runtime: bool) -> Result<()> {
 
 /// The first process of a namespace ends by no signal from within it that it does not handle. It is our agent, and tells
 /// how the program has ended that has tried.
-fn judge_first_process(tried: Result<Option<i32>>, is_runtime: bool) -> Result<()> {
+fn evaluate_init_process(tried: Result<Option<i32>>, is_runtime: bool) -> Result<()> {
     let why = match tried {
         Ok(Some(0)) => return Ok(()),
         Ok(_) => None,
@@ -236,19 +237,19 @@ mod tests {
 
     #[test]
     fn what_a_runtime_does_not_enforce_is_refused_with_what_helps() {
-        for (at, (what, hint)) in LOOKED_AT.iter().enumerate() {
-            let code = Some(FIRST + i32::try_from(at).unwrap());
-            let error = judge(code, false).unwrap_err();
+        for (at, (what, hint)) in CHECKS.iter().enumerate() {
+            let code = Some(FIRST_STATUS + i32::try_from(at).unwrap());
+            let error = evaluate(code, false).unwrap_err();
             assert!(error.message().contains(what), "{error:?}");
             assert_eq!((error.kind(), error.hint()), (ErrorKind::Unsupported, Some(*hint)));
-            let error = judge(code, true).unwrap_err();
+            let error = evaluate(code, true).unwrap_err();
             assert!(error.message().contains(what), "{error:?}");
             assert!(error.hint().is_some_and(|hint| hint.contains("--oci-seccomp")), "{error:?}");
-            assert_eq!(limit_of(code).is_some(), at < OF_GROUPS.len());
+            assert_eq!(limit_of(code).is_some(), at < CGROUP_LIMITS.len());
         }
-        judge(Some(0), true).unwrap();
-        for code in [None, Some(1), Some(FIRST - 1), Some(255)] {
-            assert_eq!(judge(code, true).unwrap_err().kind(), ErrorKind::Unavailable);
+        evaluate(Some(0), true).unwrap();
+        for code in [None, Some(1), Some(FIRST_STATUS - 1), Some(255)] {
+            assert_eq!(evaluate(code, true).unwrap_err().kind(), ErrorKind::Unavailable);
             assert_eq!(limit_of(code), None);
         }
     }
@@ -256,10 +257,10 @@ mod tests {
     /// As of a kernel that ends it, when nobody answers any more.
     #[test]
     fn a_first_process_that_code_can_end_is_refused() {
-        judge_first_process(Ok(Some(0)), true).unwrap();
+        evaluate_init_process(Ok(Some(0)), true).unwrap();
         let gone = || Error::new(ErrorKind::Unavailable, "create", "the connection has ended");
         for tried in [Ok(None), Ok(Some(1)), Err(gone())] {
-            let error = judge_first_process(tried, true).unwrap_err();
+            let error = evaluate_init_process(tried, true).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
             let hint = error.hint().unwrap();
             assert!(hint.contains("--signal-unkillable-policy=linux"), "{error:?}");
@@ -271,7 +272,7 @@ mod tests {
         let mut spec = CreateSpec::default();
         spec.processes = Some(7);
         let given = ["memory=5", "processes=7", "cpu=1.5", "user=1", "tmpfs:/memory=9"];
-        let kept = |argument: &&&str| !of_groups(argument) || is_asked_for(&spec, argument);
+        let kept = |argument: &&&str| !is_cgroup_limit(argument) || is_asked_for(&spec, argument);
         let kept: Vec<_> = given.iter().filter(kept).copied().collect();
         assert_eq!(kept, ["processes=7", "user=1", "tmpfs:/memory=9"]);
     }

@@ -16,17 +16,17 @@ use sandbox_core::FailureKind;
 use tokio::time::timeout;
 
 /// How long an engine may take to say it. Whoever waits for a result waits for this as well.
-const PATIENCE: Duration = Duration::from_millis(500);
+const EVENTS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long ago it can have been, in seconds, and how much the clock of the engine may have moved since it was looked at.
-const RECENT: i64 = 60;
+const EVENT_WINDOW_SECONDS: i64 = 60;
 
 /// Signals with which engines end a container: `SIGTERM` and `SIGKILL`.
-const FATAL: [&str; 4] = ["9", "15", "KILL", "TERM"];
+const FATAL_SIGNALS: [&str; 4] = ["9", "15", "KILL", "TERM"];
 
 /// What an engine has told of the end of a container.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct EngineEvents {
     /// Whether somebody has sent it what can end it, through the engine, and whether that always does.
     is_sent: bool,
     is_killed: bool,
@@ -43,28 +43,28 @@ struct Told {
 type Moment = Option<i64>;
 
 /// How long after its memory ran out a container can have ended of that: the engine hears of both by themselves.
-const OF_MEMORY: Duration = Duration::from_secs(10);
+const OOM_WINDOW: Duration = Duration::from_secs(10);
 
 /// What is said of one whose first process has ended, before its status.
-const BY_ITSELF: &str = "the first process of its container ended with status ";
+const ENDED_BY_ITSELF: &str = "the first process of its container ended with status ";
 
 /// The status of what SIGKILL has ended, and of what SIGTERM has.
 const KILLED: &str = "137";
 const TERMINATED: &str = "143";
 
 /// Whether the first process has ended by itself, as one does that cannot run.
-pub(crate) fn is_its_own((_, why): &(FailureKind, String)) -> bool {
-    why.strip_prefix(BY_ITSELF).is_some_and(|status| status != KILLED)
+pub(crate) fn is_by_itself((_, why): &(FailureKind, String)) -> bool {
+    why.strip_prefix(ENDED_BY_ITSELF).is_some_and(|status| status != KILLED)
 }
 
 /// Why the container has ended, as far as its engine tells in time. The engine's clock is so many seconds ahead.
-pub(crate) async fn reason(
+pub(crate) async fn query(
     docker: &Docker,
     name: &str,
     ahead: i64,
 ) -> Option<(FailureKind, String)> {
-    let mut told = Told::default();
-    let listened = timeout(PATIENCE, async {
+    let mut told = EngineEvents::default();
+    let listened = timeout(EVENTS_TIMEOUT, async {
         let mut events = Box::pin(events(docker, name, ahead));
         while let Some(event) = events.next().await {
             told.take(event?);
@@ -75,7 +75,7 @@ pub(crate) async fn reason(
         Ok(())
     });
     match listened.await {
-        Ok(Err(error)) if told == Told::default() && !has_answered(&error) => {
+        Ok(Err(error)) if told == EngineEvents::default() && !has_answered(&error) => {
             let why = "the engine does not answer: it was stopped, or cannot be reached any more";
             Some((FailureKind::ConnectionLost, why.to_owned()))
         }
@@ -101,13 +101,13 @@ fn events(
         ("event", vec!["die", "died", "kill", "oom"]),
     ]);
     let options = EventsOptionsBuilder::default()
-        .since(&now.saturating_sub(RECENT).max(0).to_string())
-        .until(&now.saturating_add(RECENT).max(0).to_string())
+        .since(&now.saturating_sub(EVENT_WINDOW_SECONDS).max(0).to_string())
+        .until(&now.saturating_add(EVENT_WINDOW_SECONDS).max(0).to_string())
         .filters(&filters);
     docker.events(Some(options.build()))
 }
 
-impl Told {
+impl EngineEvents {
     fn take(&mut self, event: EventMessage) {
         let attribute = |name: &str| event.actor.as_ref()?.attributes.as_ref()?.get(name).cloned();
         match event.action.as_deref() {
@@ -116,7 +116,7 @@ impl Told {
                 let signal = attribute("signal");
                 match signal {
                     None => self.is_killed = true,
-                    Some(signal) => self.is_sent |= FATAL.contains(&signal.as_str()),
+                    Some(signal) => self.is_sent |= FATAL_SIGNALS.contains(&signal.as_str()),
                 }
             }
             Some("oom") => (self.out_of_memory, self.ran_out) = (true, event.time_nano),
@@ -141,7 +141,7 @@ impl Told {
             false if of_memory && status == KILLED => {
                 (FailureKind::OutOfMemory, "the memory of its container ran out".to_owned())
             }
-            false => (FailureKind::Terminated, format!("{BY_ITSELF}{status}")),
+            false => (FailureKind::Terminated, format!("{ENDED_BY_ITSELF}{status}")),
         })
     }
 
@@ -150,7 +150,7 @@ impl Told {
         let since = self.ran_out.zip(self.ended).map(|(ran_out, ended)| {
             Duration::from_nanos(u64::try_from(ended.saturating_sub(ran_out)).unwrap_or_default())
         });
-        self.out_of_memory && since.is_none_or(|since| since <= OF_MEMORY)
+        self.out_of_memory && since.is_none_or(|since| since <= OOM_WINDOW)
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
 
     /// The same, each after so many seconds.
     fn told_at(events: &[(i64, (&str, &str, &str))]) -> Option<(FailureKind, String)> {
-        let mut told = Told::default();
+        let mut told = EngineEvents::default();
         for (second, (action, name, value)) in events {
             let attributes = HashMap::from([((*name).to_owned(), (*value).to_owned())]);
             let actor = EventActor { attributes: Some(attributes), ..EventActor::default() };
@@ -202,10 +202,10 @@ mod tests {
                     _ => Answer::now(404, json!({"message": "No such container"})),
                 }
             });
-            let (kind, why) = reason(&engine.docker(), "x", ahead).await.unwrap();
+            let (kind, why) = query(&engine.docker(), "x", ahead).await.unwrap();
             assert!(kind == FailureKind::Terminated && why.ends_with('3'), "{ahead}: {kind} {why}");
             // The control: by the clock of this host it is not found.
-            let otherwise = reason(&engine.docker(), "x", 0).await;
+            let otherwise = query(&engine.docker(), "x", 0).await;
             assert_eq!(otherwise.is_some(), ahead == 0, "{ahead}");
         }
     }

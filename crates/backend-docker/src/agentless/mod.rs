@@ -4,17 +4,17 @@
 //! files are worked with by programs of the image.
 
 mod archive;
+mod byte_queue;
 mod command;
 mod exec;
 mod files;
 mod find;
-mod first;
-mod flow;
+mod init;
 mod instance;
-mod listing;
-mod marks;
+mod parse_listing;
 mod process;
-mod raw;
+mod sentinel;
+mod tty_attach;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use sandbox_core::{CreateSpec, Error, FailureKind, Result};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 
 use self::exec::Execs;
-pub(crate) use self::files::PlainFiles;
-use self::first::First;
-pub(crate) use self::first::adapt;
-pub(crate) use self::instance::{PlainInstance, assemble, capabilities};
-use crate::boxed::{Arrival, running};
-use crate::config::{Engine, Options};
-use crate::container::{Wanted, open_files};
-use crate::engine::Daemon;
+pub(crate) use self::files::AgentlessFiles;
+use self::init::InitShell;
+pub(crate) use self::init::apply;
+pub(crate) use self::instance::{AgentlessInstance, assemble, capabilities};
+use crate::config::{CodeRunner, Options};
+use crate::container::{ContainerSpec, open_files};
+use crate::container_host::{AgentBootstrap, running};
+use crate::engine::Engine;
 
 /// The shell of the image.
 pub(crate) const SHELL: &str = "/bin/sh";
@@ -48,10 +48,10 @@ pub(crate) const HINT: &str = "the image has no python3, which all but commands 
                                into it, or name another image";
 
 /// Whether a sandbox is made all the same of an image that turned out to have no Python: nobody has asked for what that takes.
-pub(crate) fn will_do(error: &Error, spec: &CreateSpec, options: &Options) -> bool {
+pub(crate) fn can_fall_back(error: &Error, spec: &CreateSpec, options: &Options) -> bool {
     let asked = |name: &str| spec.provider_options.contains_key(name);
     error.context().iter().any(|(key, value)| (*key, value.as_str()) == NO_PYTHON)
-        && options.engine == Engine::Python
+        && options.engine == CodeRunner::Python
         && !["engine", "python", "interpreter", "pip"].into_iter().any(asked)
         && spec.single_use != Some(sandbox_core::SingleUse::Code)
         && capabilities(false).check(spec).is_ok()
@@ -61,7 +61,7 @@ pub(crate) fn will_do(error: &Error, spec: &CreateSpec, options: &Options) -> bo
 ///
 /// # Errors
 /// `Unsupported`.
-pub(crate) fn check(daemon: &Daemon, wanted: &Wanted<'_>) -> Result<()> {
+pub(crate) fn check(daemon: &Engine, wanted: &ContainerSpec<'_>) -> Result<()> {
     let doubtful = if daemon.is_podman() {
         "Podman"
     } else if wanted.about.is_rootless {
@@ -79,23 +79,23 @@ pub(crate) fn check(daemon: &Daemon, wanted: &Wanted<'_>) -> Result<()> {
 
 /// A container without an agent.
 #[derive(Debug)]
-pub(crate) struct PlainBox {
+pub(crate) struct AgentlessHost {
     execs: Execs,
-    first: Arc<First>,
+    first: Arc<InitShell>,
 }
 
-impl PlainBox {
+impl AgentlessHost {
     /// Makes a container whose first process is a shell.
     pub(crate) async fn start(
-        daemon: &Daemon,
-        wanted: &Wanted<'_>,
-        arrival: &Arrival,
+        daemon: &Engine,
+        wanted: &ContainerSpec<'_>,
+        arrival: &AgentBootstrap,
         id: &str,
         env: &BTreeMap<String, String>,
     ) -> Result<Self> {
         check(daemon, wanted)?;
         let running = running(daemon, wanted, arrival, id).await?;
-        if wanted.spec.open_files.is_some() && !arrival.extras.get().open_files {
+        if wanted.spec.open_files.is_some() && !arrival.features.get().open_files {
             let message =
                 "a limit of open files cannot be had: the engine has not the rights for it";
             return Err(Error::unsupported("create", message).with_context("field", "open_files"));
@@ -103,7 +103,7 @@ impl PlainBox {
         let name = running.made.name.clone();
         let runtime = running.made.runtime.clone();
         let first =
-            First::arrive(running.made, running.attached, wanted.options, wanted.about.ahead)
+            InitShell::start(running.made, running.attached, wanted.options, wanted.about.ahead)
                 .await?;
         let execs = Execs {
             docker: daemon.docker.clone(),
@@ -119,8 +119,8 @@ impl PlainBox {
     }
 
     /// The files in it. Relative paths begin at `base`.
-    pub(crate) fn files(&self, base: &str) -> PlainFiles {
-        PlainFiles::new(self.execs.clone(), base)
+    pub(crate) fn files(&self, base: &str) -> AgentlessFiles {
+        AgentlessFiles::new(self.execs.clone(), base)
     }
 
     /// The container's name.
@@ -135,7 +135,7 @@ impl PlainBox {
 }
 
 #[async_trait]
-impl ProcessHost for PlainBox {
+impl ProcessHost for AgentlessHost {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         command::start(&self.execs, spec).await
     }

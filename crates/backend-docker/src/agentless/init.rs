@@ -16,28 +16,29 @@ use tokio::time::timeout;
 use super::{NEEDS_SHELL, SHELL};
 use crate::config::{Options, User};
 use crate::container::open_files;
-use crate::death;
-use crate::made::{Made, remove};
+use crate::container_guard::{ContainerGuard, remove};
+use crate::exit_reason;
 
 /// What it runs.
-const PROGRAM: &str = include_str!("first.sh");
+const PROGRAM: &str = include_str!("init.sh");
 
 /// What it says when it is there.
 const READY: &[u8] = b"ready\n";
 
 /// How long it may take.
-const ARRIVAL: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a container may take to end with its connection before the engine is told to end it.
-const OWN_END: Duration = Duration::from_secs(2);
+const GRACEFUL_END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Users who are nobody in images.
-const NOBODIES: [User; 2] = [User { id: 65533, group: 65533 }, User { id: 65532, group: 65532 }];
+const UNPRIVILEGED_USERS: [User; 2] =
+    [User { id: 65533, group: 65533 }, User { id: 65532, group: 65532 }];
 
 /// Makes the request for a container one whose first process is that shell.
-pub(crate) fn adapt(body: &mut ContainerCreateBody, options: &Options, spec: &CreateSpec) {
+pub(crate) fn apply(body: &mut ContainerCreateBody, options: &Options, spec: &CreateSpec) {
     let code = options.user();
-    let other = NOBODIES.into_iter().find(|user| user.id != code.id).unwrap_or(code);
+    let other = UNPRIVILEGED_USERS.into_iter().find(|user| user.id != code.id).unwrap_or(code);
     body.user = Some(other.to_string());
     body.entrypoint = Some(vec![SHELL.to_owned()]);
     body.cmd = Some(vec!["-c".to_owned(), PROGRAM.to_owned()]);
@@ -52,20 +53,20 @@ pub(crate) fn adapt(body: &mut ContainerCreateBody, options: &Options, spec: &Cr
 
 /// That process, and with it the container.
 #[derive(Debug)]
-pub(super) struct First {
-    pub(super) made: Arc<Made>,
+pub(super) struct InitShell {
+    pub(super) made: Arc<ContainerGuard>,
     /// Told to who holds its input.
     end: Arc<Notify>,
     closed: watch::Sender<bool>,
 }
 
-impl First {
+impl InitShell {
     /// Waits until it is there, and holds its input from then on. The engine's clock is so many seconds ahead.
     ///
     /// # Errors
     /// `Unavailable` when the image has no shell that runs.
-    pub(super) async fn arrive(
-        made: Made,
+    pub(super) async fn start(
+        made: ContainerGuard,
         attached: AttachContainerResults,
         options: &Options,
         ahead: i64,
@@ -81,7 +82,7 @@ impl First {
             }
             heard.ends_with(READY)
         };
-        if !timeout(ARRIVAL, arrival).await.unwrap_or(false) {
+        if !timeout(START_TIMEOUT, arrival).await.unwrap_or(false) {
             return Err(no_shell(&heard, options));
         }
         let made = Arc::new(made);
@@ -104,7 +105,7 @@ impl First {
                 }
             }
             if !end.is_ours.load(Ordering::Acquire)
-                && let Some(reason) = death::reason(&docker, &name, ahead).await
+                && let Some(reason) = exit_reason::query(&docker, &name, ahead).await
             {
                 let _ = end.reason.set(reason);
             }
@@ -121,7 +122,7 @@ impl First {
         self.end.notify_one();
         let made = Arc::clone(&self.made);
         self.made.runtime.spawn(async move {
-            tokio::time::sleep(OWN_END).await;
+            tokio::time::sleep(GRACEFUL_END_TIMEOUT).await;
             remove(&made.docker, &made.name).await;
         });
     }
@@ -141,7 +142,7 @@ impl First {
     }
 }
 
-impl Drop for First {
+impl Drop for InitShell {
     fn drop(&mut self) {
         self.end.notify_one();
     }

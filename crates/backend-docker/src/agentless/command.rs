@@ -17,42 +17,42 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::SHELL;
-use super::exec::{Attached, Execs, Wanted};
-use super::flow::{Flow, Reader, Writer};
-use super::marks::Marks;
-use super::process::{Life, Named, PlainProcess, PlainTerminal, exit_of};
+use super::byte_queue::{ByteQueue, Reader, Writer};
+use super::exec::{Attached, ExecSpec, Execs};
+use super::process::{ExecProcess, ExecTerminal, ExitState, ProcessIdentity, exit_of};
+use super::sentinel::SentinelScanner;
 
 /// What starts a command.
 const COMMAND: &str = include_str!("command.sh");
 
 /// How long a command may take to begin.
-const BEGINNING: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether a command still is there whose output nobody reads.
-const LOOK: Duration = Duration::from_millis(500);
+const ALIVE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The same of a command that puts out nothing: first, and at most from then on.
-const FIRST_SILENCE: Duration = Duration::from_secs(1);
-const MAX_SILENCE: Duration = Duration::from_secs(16);
-const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+const MIN_POLL_DELAY: Duration = Duration::from_secs(1);
+const MAX_POLL_DELAY: Duration = Duration::from_secs(16);
+const POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The status of what SIGKILL has ended, and how long the news of the end of its container may take.
-const KILLED: i32 = 137;
-const NEWS: Duration = Duration::from_secs(1);
+const SIGKILL_STATUS: i32 = 137;
+const CONTAINER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What is kept for who reads it later of a command that has ended, and of what it has left behind.
-const MOST_KEPT: usize = 2 << 20;
+const MAX_KEPT_OUTPUT: usize = 2 << 20;
 
 /// What the kernel takes for one argument, and for all of them with the environment.
-const MOST_ARGUMENT: usize = (128 << 10) - 1;
-const MOST_ARGUMENTS: usize = (2 << 20) - (128 << 10);
+const MAX_ARGUMENT: usize = (128 << 10) - 1;
+const MAX_ARGUMENTS: usize = (2 << 20) - (128 << 10);
 
 /// A command that is being started.
 struct Starting {
     attached: Attached,
     /// Of standard output and standard error; a terminal has the first alone.
-    marks: [Marks; 2],
-    flows: [Arc<Flow>; 2],
+    marks: [SentinelScanner; 2],
+    flows: [Arc<ByteQueue>; 2],
     on_terminal: bool,
     /// What has come on standard output meanwhile: a command can be faster than the news of it.
     early: Vec<u8>,
@@ -73,7 +73,7 @@ pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     let (tell, told) = oneshot::channel();
     let own = execs.clone();
     execs.runtime.spawn(async move {
-        let started = begin(&own, spec).await;
+        let started = start_now(&own, spec).await;
         if let Err(Ok(unwanted)) = tell.send(started)
             && let Err(error) = unwanted.process.kill_tree().await
         {
@@ -83,7 +83,7 @@ pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     told.await.map_err(|_| execs.lost("start_command"))?
 }
 
-async fn begin(execs: &Execs, spec: Spawn) -> Result<Spawned> {
+async fn start_now(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     let word = random_hex(16);
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
     let OpenFiles { usual, most } = execs.open_files;
@@ -95,10 +95,10 @@ async fn begin(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     let env = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let on_terminal = spec.terminal.is_some();
     let has_input = spec.stdin || on_terminal;
-    let wanted = Wanted { argv, env, stdin: has_input, terminal: on_terminal };
+    let wanted = ExecSpec { argv, env, stdin: has_input, terminal: on_terminal };
     let attached = execs.start("start_command", wanted).await?;
-    let marks = [Marks::new(&word), Marks::new(&word)];
-    let flows = <[Arc<Flow>; 2]>::default();
+    let marks = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
+    let flows = <[Arc<ByteQueue>; 2]>::default();
     let mut starting = Starting { attached, marks, flows, on_terminal, early: Vec::new() };
     if let Some(size) = spec.terminal {
         starting.expect(execs, &spec, "ready").await?;
@@ -108,16 +108,16 @@ async fn begin(execs: &Execs, spec: Spawn) -> Result<Spawned> {
         written.map_err(|error| execs.lost("start_command").with_source(error))?;
     }
     let named = starting.expect(execs, &spec, "started").await?;
-    let life = Arc::new(Life::default());
+    let life = Arc::new(ExitState::default());
     let Starting { attached, marks, flows, early, .. } = starting;
-    let process = Arc::new(PlainProcess { execs: execs.clone(), named, life: Arc::clone(&life) });
+    let process = Arc::new(ExecProcess { execs: execs.clone(), named, life: Arc::clone(&life) });
     let Attached { id, output, input, .. } = attached;
-    let typed = Arc::new(Flow::default());
+    let typed = Arc::new(ByteQueue::default());
     let given = if has_input {
-        Given::Flow { flow: Arc::clone(&typed), input, on_terminal }
+        CommandInput::Queue { flow: Arc::clone(&typed), input, on_terminal }
     } else {
         // The connection is open for as long as there is output.
-        Given::Nothing(input)
+        CommandInput::Nothing(input)
     };
     let pump = Pump {
         process: Arc::clone(&process),
@@ -131,7 +131,7 @@ async fn begin(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     };
     execs.runtime.spawn(pump.run(given, early));
     let [stdout, stderr] = flows.map(Reader);
-    let terminal = on_terminal.then(|| PlainTerminal { execs: execs.clone(), id });
+    let terminal = on_terminal.then(|| ExecTerminal { execs: execs.clone(), id });
     Ok(Spawned {
         process,
         stdin: has_input.then(|| Box::new(Writer(typed)) as Box<dyn Writable>),
@@ -146,7 +146,7 @@ fn check_size(spec: &Spawn) -> Result<()> {
     let variables = spec.env.iter().map(|(name, value)| name.len() + 1 + value.len());
     let sizes: Vec<usize> = spec.argv.iter().map(String::len).chain(variables).collect();
     let all: usize = sizes.iter().map(|size| size + 9).sum();
-    if sizes.iter().all(|size| *size <= MOST_ARGUMENT) && all <= MOST_ARGUMENTS {
+    if sizes.iter().all(|size| *size <= MAX_ARGUMENT) && all <= MAX_ARGUMENTS {
         return Ok(());
     }
     let program: String = spec.argv.first().map_or("", String::as_str).chars().take(100).collect();
@@ -156,30 +156,35 @@ fn check_size(spec: &Spawn) -> Result<()> {
 
 impl Starting {
     /// Waits until the shell says that.
-    async fn expect(&mut self, execs: &Execs, spec: &Spawn, wanted: &str) -> Result<Named> {
-        let said = timeout(BEGINNING, self.hear(wanted)).await;
+    async fn expect(
+        &mut self,
+        execs: &Execs,
+        spec: &Spawn,
+        wanted: &str,
+    ) -> Result<ProcessIdentity> {
+        let said = timeout(START_TIMEOUT, self.read_output(wanted)).await;
         let said = said.map_err(|_| not_begun("it has not begun in time"))?;
         let Some(line) = said else {
             if execs.is_closed() {
                 return Err(execs.lost("start_command"));
             }
-            let rest = self.marks.each_mut().map(Marks::rest);
+            let rest = self.marks.each_mut().map(SentinelScanner::rest);
             let words = rest.iter().map(|said| String::from_utf8_lossy(said).into_owned());
             return Err(not_begun(words.collect::<String>().trim()));
         };
         let mut words = line.split(' ');
         match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("ready"), ..) => Ok(Named { pid: 0, since: String::new(), leader: 0 }),
+            (Some("ready"), ..) => Ok(ProcessIdentity { pid: 0, since: String::new(), leader: 0 }),
             (Some("started"), Some(pid), Some(since), leader) => {
                 let number = |text: &str| text.parse().unwrap_or_default();
                 let leader = leader.map_or(0, number);
-                Ok(Named { pid: number(pid), since: since.to_owned(), leader })
+                Ok(ProcessIdentity { pid: number(pid), since: since.to_owned(), leader })
             }
             (_, why, what, _) => Err(refusal(spec, why, what)),
         }
     }
 
-    async fn hear(&mut self, wanted: &str) -> Option<String> {
+    async fn read_output(&mut self, wanted: &str) -> Option<String> {
         let stream = usize::from(!self.on_terminal);
         let (mut before, mut found) = self.marks[stream].take(b"");
         loop {
@@ -229,16 +234,20 @@ fn refusal(spec: &Spawn, why: Option<&str>, what: Option<&str>) -> Error {
 }
 
 /// What a command reads.
-enum Given {
-    Flow { flow: Arc<Flow>, input: std::pin::Pin<Box<dyn AsyncWrite + Send>>, on_terminal: bool },
+enum CommandInput {
+    Queue {
+        flow: Arc<ByteQueue>,
+        input: std::pin::Pin<Box<dyn AsyncWrite + Send>>,
+        on_terminal: bool,
+    },
     Nothing(std::pin::Pin<Box<dyn AsyncWrite + Send>>),
 }
 
-impl Given {
+impl CommandInput {
     /// Passes on what is written, until the command has ended.
-    async fn pass(self, life: &Life) {
+    async fn pass(self, life: &ExitState) {
         let (flow, mut input, on_terminal) = match self {
-            Self::Flow { flow, input, on_terminal } => (flow, input, on_terminal),
+            Self::Queue { flow, input, on_terminal } => (flow, input, on_terminal),
             Self::Nothing(_input) => {
                 life.over().await;
                 return;
@@ -266,11 +275,11 @@ impl Given {
 
 /// Takes what a command puts out from the engine, and finds out how it ends.
 struct Pump {
-    process: Arc<PlainProcess>,
+    process: Arc<ExecProcess>,
     id: String,
     output: std::pin::Pin<Box<dyn futures_util::Stream<Item = std::io::Result<LogOutput>> + Send>>,
-    marks: [Marks; 2],
-    flows: [Arc<Flow>; 2],
+    marks: [SentinelScanner; 2],
+    flows: [Arc<ByteQueue>; 2],
     /// What was said of the end on each stream.
     over: [Option<i32>; 2],
     on_terminal: bool,
@@ -279,7 +288,7 @@ struct Pump {
 }
 
 impl Pump {
-    async fn run(mut self, given: Given, early: Vec<u8>) {
+    async fn run(mut self, given: CommandInput, early: Vec<u8>) {
         let life = Arc::clone(&self.process.life);
         let (first, flows) = (Arc::clone(&self.process.execs.first), self.flows.clone());
         let all = async {
@@ -298,7 +307,7 @@ impl Pump {
     /// The next piece of output. While none comes it is looked, less and less often, whether the command has ended and has
     /// kept who started it from saying so: to look sets that one going again.
     async fn next_output(&mut self) -> Option<std::io::Result<LogOutput>> {
-        let mut silence = FIRST_SILENCE;
+        let mut silence = MIN_POLL_DELAY;
         loop {
             let life = Arc::clone(&self.process.life);
             if life.is_over() {
@@ -307,7 +316,7 @@ impl Pump {
             let process = Arc::clone(&self.process);
             let look = async {
                 sleep(silence).await;
-                timeout(LOOK_TIMEOUT, process.is_there()).await
+                timeout(POLL_TIMEOUT, process.is_there()).await
             };
             tokio::select! {
                 biased;
@@ -316,7 +325,7 @@ impl Pump {
                     tracing::debug!(?found, "it is not known whether a command still runs");
                 }
             }
-            silence = (silence * 2).min(MAX_SILENCE);
+            silence = (silence * 2).min(MAX_POLL_DELAY);
         }
     }
 
@@ -335,7 +344,9 @@ impl Pump {
             let status = status.and_then(|status| i32::try_from(status).ok());
             // Perhaps it was killed with all of its container.
             let first = Arc::clone(&self.process.execs.first);
-            if status == Some(KILLED) && timeout(NEWS, first.closed()).await.is_ok() {
+            if status == Some(SIGKILL_STATUS)
+                && timeout(CONTAINER_EXIT_TIMEOUT, first.closed()).await.is_ok()
+            {
                 return self.process.life.end(None);
             }
             self.process.life.end(status.map(exit_of));
@@ -348,7 +359,7 @@ impl Pump {
         loop {
             let (before, line) = self.marks[stream].take(data);
             // What nobody takes holds back news of everything else that the engine has started in there.
-            if !self.process.life.is_over() || self.flows[stream].waiting() < MOST_KEPT {
+            if !self.process.life.is_over() || self.flows[stream].waiting() < MAX_KEPT_OUTPUT {
                 self.flows[stream].push(before);
             }
             data = &[];
@@ -371,7 +382,7 @@ impl Pump {
                 biased;
                 () = self.flows[stream].room() => return,
                 _ = life.over() => return,
-                () = sleep(LOOK) => {}
+                () = sleep(ALIVE_POLL_INTERVAL) => {}
             }
             self.gone = !self.process.is_there().await.unwrap_or(true);
         }

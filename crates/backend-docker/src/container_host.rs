@@ -20,30 +20,30 @@ use sandbox_engine::host::{
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::byte_code::AgentByteCode;
-use crate::committed::Committed;
-use crate::config::{Engine, Options};
-use crate::container::{Limits, Wanted, body, check_open_files};
-use crate::death;
-use crate::engine::Daemon;
-use crate::extras::{Extras, KnownExtras};
-use crate::first_process::FirstProcess;
-use crate::made::{End, Made, remove};
+use crate::bytecode::AgentBytecode;
+use crate::commit::CommittedImage;
+use crate::config::{CodeRunner, Options};
+use crate::container::{ContainerSpec, Limits, check_open_files, create_request};
+use crate::container_guard::{ContainerExit, ContainerGuard, remove};
+use crate::engine::Engine;
+use crate::error::{check_limits, image_not_found, parse_create_error};
+use crate::exit_reason;
+use crate::init_process::InitProcess;
+use crate::optional_features::{OptionalFeatures, SupportedFeatures};
 use crate::owner::Owner;
-use crate::refusal::{check_limits, no_image, not_made};
-use crate::{plain, podman, proof};
+use crate::{agentless, podman, verify};
 
 /// How long a container may take to end with its connection before the engine is told to end it.
-const OWN_END: Duration = Duration::from_secs(2);
+const GRACEFUL_END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long an engine may take to make an image of what is changed in a container.
-const LONGEST_COMMIT: Duration = Duration::from_mins(15);
+const COMMIT_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// How long what is looked at before any code runs may take. The interpreter is one of the image, which may be anything.
-const LONGEST_LOOK: Duration = Duration::from_secs(20);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What an agent wrote beside its messages, at most.
-const MOST_SAID: usize = 4 << 10;
+const MAX_STDERR: usize = 4 << 10;
 
 /// Holds a container, with everything that runs in it, and lets it go on.
 #[derive(Debug)]
@@ -73,12 +73,13 @@ impl Freezer {
     ///
     /// # Cancellation
     /// The engine goes on, and the image is removed then.
-    pub(crate) async fn commit(&self, snapshot: &str, store: String) -> Result<Committed> {
+    pub(crate) async fn commit(&self, snapshot: &str, store: String) -> Result<CommittedImage> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let held = self.pauser.mark_paused();
         // It answers when it is done.
-        let docker = self.docker.clone().with_timeout(LONGEST_COMMIT);
-        let committing = Committed::of(docker, self.name.clone(), snapshot.to_owned(), store);
+        let docker = self.docker.clone().with_timeout(COMMIT_TIMEOUT);
+        let committing =
+            CommittedImage::create(docker, self.name.clone(), snapshot.to_owned(), store);
         background(async move {
             let _guards = (turn, held);
             committing.await
@@ -88,42 +89,47 @@ impl Freezer {
 }
 
 /// A container whose first process waits for the agent.
-pub(crate) struct Running {
-    pub(crate) made: Made,
+pub(crate) struct StartedContainer {
+    pub(crate) made: ContainerGuard,
     pub(crate) attached: AttachContainerResults,
     nonce: String,
     /// What was asked for, where the engine or its runtime may leave some of it out and say nothing.
     to_prove: Option<ContainerCreateBody>,
 }
 
-impl Running {
-    async fn of(
-        daemon: &Daemon,
-        wanted: &Wanted<'_>,
-        extras: Extras,
+impl StartedContainer {
+    async fn start(
+        daemon: &Engine,
+        wanted: &ContainerSpec<'_>,
+        features: OptionalFeatures,
         id: &str,
         name: String,
     ) -> Result<Self> {
         let (options, nonce, docker) = (wanted.options, random_hex(16), &daemon.docker);
-        let mut request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
-        if options.engine == Engine::None {
-            plain::adapt(&mut request, options, wanted.spec);
+        let mut request =
+            create_request(wanted, features, id, &nonce, Owner::this_process().as_ref());
+        if options.engine == CodeRunner::None {
+            agentless::apply(&mut request, options, wanted.spec);
         }
         // What it reads is there until the container has started.
-        let files = daemon.is_podman().then(|| podman::adapt(&mut request)).transpose()?;
+        let files = daemon.is_podman().then(|| podman::apply(&mut request)).transpose()?;
         let is_doubtful =
             daemon.is_podman() || wanted.about.is_rootless || options.runtime.is_some();
         let to_prove = is_doubtful.then(|| request.clone());
         let platform = options.platform.as_deref();
         let (made, created) =
-            Made::create(docker, name, platform, wanted.origin.cloned(), request).await?;
+            ContainerGuard::create(docker, name, platform, wanted.origin.cloned(), request).await?;
         let created = created.map_err(|error| {
             let missing = matches!(
                 &error,
                 Cause::DockerResponseServerError { status_code: 404, message }
                     if message.to_ascii_lowercase().contains("image")
             );
-            if missing { no_image(&options.image) } else { not_made(error, options) }
+            if missing {
+                image_not_found(&options.image)
+            } else {
+                parse_create_error(error, options)
+            }
         })?;
         check_limits(&created.warnings)?;
         let attach = AttachContainerOptionsBuilder::default()
@@ -135,7 +141,7 @@ impl Running {
         let attached = docker
             .attach_container(&made.name, Some(attach))
             .await
-            .map_err(|error| not_made(error, options))?;
+            .map_err(|error| parse_create_error(error, options))?;
         // It is not removed while it starts, when nobody waits for it any more: Docker 20.10 would list it for ever.
         let docker = docker.clone();
         let starting = background(async move {
@@ -144,70 +150,70 @@ impl Running {
             (made, started)
         });
         let (made, started) = starting.await?;
-        started.map_err(|error| not_made(error, options))?;
+        started.map_err(|error| parse_create_error(error, options))?;
         Ok(Self { made, attached, nonce, to_prove })
     }
 }
 
 /// A container that has started. Its engine is asked for less when it refuses something that not every engine has.
 pub(crate) async fn running(
-    daemon: &Daemon,
-    wanted: &Wanted<'_>,
-    arrival: &Arrival,
+    daemon: &Engine,
+    wanted: &ContainerSpec<'_>,
+    arrival: &AgentBootstrap,
     id: &str,
-) -> Result<Running> {
-    let (mut extras, mut name) = (arrival.extras.get(), format!("sandbox-{id}"));
+) -> Result<StartedContainer> {
+    let (mut features, mut name) = (arrival.features.get(), format!("sandbox-{id}"));
     let running = loop {
-        match Running::of(daemon, wanted, extras, id, name.clone()).await {
+        match StartedContainer::start(daemon, wanted, features, id, name.clone()).await {
             Ok(running) => break running,
             Err(error) => {
-                let Some(fewer) = extras.without(error.message()) else { return Err(error) };
+                let Some(fewer) = features.without(error.message()) else { return Err(error) };
                 tracing::debug!(%error, "the engine is asked for less");
                 // The one before may not have been removed yet.
-                (extras, name) = (fewer, name + "-again");
+                (features, name) = (fewer, name + "-again");
             }
         }
     };
-    arrival.extras.set(extras);
+    arrival.features.set(features);
     Ok(running)
 }
 
 /// What is known of how agents get into containers of an engine, and what is asked of them.
 #[derive(Debug, Default)]
-pub(crate) struct Arrival {
+pub(crate) struct AgentBootstrap {
     /// What the engine is asked for beyond what every engine has.
-    pub(crate) extras: KnownExtras,
-    pub(crate) byte_code: AgentByteCode,
+    pub(crate) features: SupportedFeatures,
+    pub(crate) bytecode: AgentBytecode,
     /// An engine that says nothing for that long is lost.
     pub(crate) silence: Option<Duration>,
 }
 
 /// A box that is a container.
 #[derive(Debug)]
-pub(crate) struct DockerBox {
+pub(crate) struct ContainerHost {
     pipe: AgentConnection,
-    made: Arc<Made>,
+    made: Arc<ContainerGuard>,
     freezer: Arc<Freezer>,
     has_limits: bool,
 }
 
-impl DockerBox {
+impl ContainerHost {
     /// Makes a container and sends the agent into it.
     pub(crate) async fn start(
-        daemon: &Daemon,
-        wanted: &Wanted<'_>,
-        arrival: &Arrival,
+        daemon: &Engine,
+        wanted: &ContainerSpec<'_>,
+        arrival: &AgentBootstrap,
         id: &str,
     ) -> Result<Self> {
-        let Wanted { spec, options, about, .. } = *wanted;
+        let ContainerSpec { spec, options, about, .. } = *wanted;
         let docker = &daemon.docker;
-        let Running { made, attached, nonce, to_prove } =
+        let StartedContainer { made, attached, nonce, to_prove } =
             running(daemon, wanted, arrival, id).await?;
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let from =
             from.chain(end_of(docker, &made.name, about.ahead, Arc::clone(&made.end))).boxed();
-        let byte_code = |magic| arrival.byte_code.of(magic);
+        let byte_code = |magic| arrival.bytecode.get(magic);
         let usual = Connecting { byte_code: &byte_code, ..Connecting::default() };
         let silence = arrival.silence.unwrap_or(usual.silence);
         let connecting = Connecting { silence, ..usual };
@@ -215,7 +221,7 @@ impl DockerBox {
             .await
             .map_err(|error| not_arrived(error, &made.end, &said, options))?;
         check_open_files(spec, pipe.open_files())?;
-        let memory: Option<ByteSize> = about.has_groups.then(|| Limits::of(spec).memory);
+        let memory: Option<ByteSize> = about.has_groups.then(|| Limits::from_spec(spec).memory);
         let freezer = Freezer {
             docker: docker.clone(),
             name: made.name.clone(),
@@ -229,7 +235,7 @@ impl DockerBox {
         let (made, freezer) = (Arc::new(made), Arc::new(freezer));
         let mut made = Self { pipe, made, freezer, has_limits: about.has_groups };
         if let Some(asked) = to_prove {
-            made.has_limits = proof::look(&made, spec, options, &asked).await?.limits;
+            made.has_limits = verify::verify(&made, spec, options, &asked).await?.limits;
         }
         Ok(made)
     }
@@ -240,12 +246,12 @@ impl DockerBox {
     }
 
     /// The files in it; see [`AgentConnection::files`]. Large ones need not come through an engine that is on this host.
-    pub(crate) fn files(&self, base: &str, daemon: &Daemon) -> AgentFiles {
+    pub(crate) fn files(&self, base: &str, daemon: &Engine) -> AgentFiles {
         let files = self.pipe.files(base);
         if !daemon.has_local_socket() {
             return files;
         }
-        files.taken_from(Arc::new(FirstProcess::of(&daemon.docker, self.name())))
+        files.taken_from(Arc::new(InitProcess::new(&daemon.docker, self.name())))
     }
 
     /// What holds it.
@@ -274,8 +280,8 @@ impl DockerBox {
         let env = [("PATH".to_owned(), path)].into();
         let spec = Spawn { argv, env, cwd: "/".into(), stdin: false, terminal: None };
         let looked = async { self.pipe.spawn(spec).await?.process.exit().await };
-        let exit = timeout(LONGEST_LOOK, looked).await.map_err(|_| {
-            let message = format!("`{python}` of the image has not ended in {LONGEST_LOOK:?}");
+        let exit = timeout(PROBE_TIMEOUT, looked).await.map_err(|_| {
+            let message = format!("`{python}` of the image has not ended in {PROBE_TIMEOUT:?}");
             Error::new(ErrorKind::Unavailable, "create", message).with_hint(
                 "it looks at the container before any code runs; it has to be a Python that works",
             )
@@ -292,18 +298,18 @@ impl DockerBox {
 /// What is said of an interpreter that does not run.
 const ENDED_EARLY: &str = "the interpreter ended before the agent was there";
 
-type Said = Arc<Mutex<Vec<u8>>>;
+type StderrTail = Arc<Mutex<Vec<u8>>>;
 
 /// Standard output is the agent's messages; standard error is remembered, for when it fails.
 fn messages(
     output: impl Stream<Item = std::result::Result<LogOutput, Cause>> + Send + 'static,
-    said: Said,
+    said: StderrTail,
 ) -> AgentReader {
     let messages = output.map_err(std::io::Error::other).try_filter_map(move |output| {
         future::ready(Ok(match output {
             LogOutput::StdErr { message } => {
                 let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-                let room = MOST_SAID.saturating_sub(said.len()).min(message.len());
+                let room = MAX_STDERR.saturating_sub(said.len()).min(message.len());
                 said.extend_from_slice(&message[..room]);
                 None
             }
@@ -318,12 +324,12 @@ fn end_of(
     docker: &Docker,
     name: &str,
     ahead: i64,
-    end: Arc<End>,
+    end: Arc<ContainerExit>,
 ) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + 'static {
     let (docker, name) = (docker.clone(), name.to_owned());
     let asked = async move {
         if !end.is_ours.load(Ordering::Acquire)
-            && let Some(reason) = death::reason(&docker, &name, ahead).await
+            && let Some(reason) = exit_reason::query(&docker, &name, ahead).await
         {
             let _ = end.reason.set(reason);
         }
@@ -333,8 +339,8 @@ fn end_of(
 }
 
 /// Why the agent is not there: what has ended the container, if that is known and was not the image.
-fn not_arrived(error: Error, end: &End, said: &Said, options: &Options) -> Error {
-    let reason = end.reason.get().filter(|reason| !death::is_its_own(reason));
+fn not_arrived(error: Error, end: &ContainerExit, said: &StderrTail, options: &Options) -> Error {
+    let reason = end.reason.get().filter(|reason| !exit_reason::is_by_itself(reason));
     let Some((kind, why)) = reason else { return with_words(error, said, options) };
     let (kind, hint) = match kind {
         FailureKind::OutOfMemory => (ErrorKind::ResourceExhausted, Some("give it more `memory`")),
@@ -351,7 +357,7 @@ fn not_arrived(error: Error, end: &End, said: &Said, options: &Options) -> Error
     }
 }
 
-fn with_words(error: Error, said: &Said, options: &Options) -> Error {
+fn with_words(error: Error, said: &StderrTail, options: &Options) -> Error {
     let said = said.lock().unwrap_or_else(PoisonError::into_inner);
     let said = String::from_utf8_lossy(&said);
     let last = said.lines().rev().find(|line| !line.trim().is_empty());
@@ -361,7 +367,7 @@ fn with_words(error: Error, said: &Said, options: &Options) -> Error {
     };
     // It did not answer at all, and has not merely been slow.
     let has_ended = error.message().starts_with(ENDED_EARLY);
-    let (name, what) = plain::NO_PYTHON;
+    let (name, what) = agentless::NO_PYTHON;
     let error = if has_ended { error.with_context(name, what) } else { error };
     error.with_context("image", options.image.clone()).with_hint(format!(
         "the image must have Python 3.9 or later as `{}` and be for the engine's processor",
@@ -370,7 +376,7 @@ fn with_words(error: Error, said: &Said, options: &Options) -> Error {
 }
 
 #[async_trait]
-impl ProcessHost for DockerBox {
+impl ProcessHost for ContainerHost {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         self.pipe.spawn(spec).await
     }
@@ -397,7 +403,7 @@ impl ProcessHost for DockerBox {
         // The end of the connection is the end of everything inside. The engine sees to what does not end with it.
         let made = Arc::clone(&self.made);
         self.made.runtime.spawn(async move {
-            tokio::time::sleep(OWN_END).await;
+            tokio::time::sleep(GRACEFUL_END_TIMEOUT).await;
             remove(&made.docker, &made.name).await;
         });
     }
@@ -419,10 +425,10 @@ mod tests {
 
     use super::*;
     use crate::config::DockerConfig;
-    use crate::engine::About;
+    use crate::engine::EngineInfo;
     use crate::fake_engine::{Answer, FakeEngine};
     use crate::mounts::HostFiles;
-    use crate::network::Way;
+    use crate::network::EgressMode;
 
     /// As one without privileges, whose kernel has one kind of addresses.
     fn refuses(body: &Value) -> Option<&'static str> {
@@ -455,11 +461,13 @@ mod tests {
                 }
             });
             let (spec, files) = (CreateSpec::default(), HostFiles::default());
-            let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
-            let (way, about, image, origin) = (Way::Closed, About::USUAL, "image", None);
-            let wanted = Wanted { spec: &spec, options, image, files: &files, way, about, origin };
-            let (daemon, arrival) = (engine.daemon(), Arrival::default());
-            DockerBox::start(&daemon, &wanted, &arrival, "one").await.unwrap_err()
+            let options = &Options::from_spec(&DockerConfig::default(), &spec).unwrap();
+            let (way, about, image, origin) =
+                (EgressMode::Closed, EngineInfo::DEFAULT, "image", None);
+            let wanted =
+                ContainerSpec { spec: &spec, options, image, files: &files, way, about, origin };
+            let (daemon, arrival) = (engine.daemon(), AgentBootstrap::default());
+            ContainerHost::start(&daemon, &wanted, &arrival, "one").await.unwrap_err()
         };
         let killed = event("kill", json!({"signal": "9"}));
         let error = of(vec![killed, died("137")]).await;
@@ -505,15 +513,16 @@ mod tests {
             Answer::now(404, json!({"message": "No such container"}))
         });
         let (spec, files, arrival) =
-            (CreateSpec::default(), HostFiles::default(), Arrival::default());
-        let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
-        let (way, origin) = (Way::Closed, None);
-        let about = About::USUAL;
+            (CreateSpec::default(), HostFiles::default(), AgentBootstrap::default());
+        let options = &Options::from_spec(&DockerConfig::default(), &spec).unwrap();
+        let (way, origin) = (EgressMode::Closed, None);
+        let about = EngineInfo::DEFAULT;
         let image = "image";
-        let wanted = Wanted { spec: &spec, options, image, files: &files, way, about, origin };
+        let wanted =
+            ContainerSpec { spec: &spec, options, image, files: &files, way, about, origin };
         let started = async |id| {
             let daemon = engine.daemon();
-            let error = DockerBox::start(&daemon, &wanted, &arrival, id).await.unwrap_err();
+            let error = ContainerHost::start(&daemon, &wanted, &arrival, id).await.unwrap_err();
             // There is no agent in it.
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         };

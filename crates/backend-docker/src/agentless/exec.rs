@@ -19,17 +19,17 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use super::SHELL;
-use super::first::First;
-use super::marks::Marks;
-use super::raw;
+use super::init::InitShell;
+use super::sentinel::SentinelScanner;
+use super::tty_attach;
 use crate::config::User;
-use crate::refusal::refused;
+use crate::error::parse_error;
 
 /// The most that a tool may say.
-const MOST_SAID: usize = 64 << 20;
+const MAX_OUTPUT: usize = 64 << 20;
 
 /// What is taken from the engine at once.
-const CAPACITY: usize = 64 << 10;
+const CHUNK_SIZE: usize = 64 << 10;
 
 /// Says on both streams how a tool has ended, behind what it has said itself. An engine does not tell that in time: it tells
 /// of one end after the other, and waits at each until all that a program has put out is read.
@@ -37,9 +37,9 @@ const TOOL: &str = "word=$1 script=$2; shift 2; /bin/sh -c \"$script\" sh \"$@\"
                     status=$?; echo \"$word over $status\"; echo \"$word over $status\" >&2";
 
 /// How often and how many times an engine is asked how a program has ended whose streams have.
-const AGAIN: Duration = Duration::from_millis(20);
-const TIMES: usize = 250;
-const LONGEST: Duration = Duration::from_secs(10);
+const STATUS_POLL_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_STATUS_POLLS: usize = 250;
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts programs in one container.
 #[derive(Clone, Debug)]
@@ -55,12 +55,12 @@ pub(super) struct Execs {
     /// How many files a command may have open.
     pub(super) open_files: OpenFiles,
     pub(super) runtime: Handle,
-    pub(super) first: Arc<First>,
+    pub(super) first: Arc<InitShell>,
 }
 
 /// A program to start.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct ExecSpec {
     pub(super) argv: Vec<String>,
     /// Beside what the image says.
     pub(super) env: Vec<String>,
@@ -78,7 +78,7 @@ pub(super) struct Attached {
 /// A tool that runs.
 pub(super) struct Tool {
     attached: Attached,
-    marks: [Marks; 2],
+    marks: [SentinelScanner; 2],
     /// What was said of the end on each stream.
     over: [Option<i64>; 2],
     waiting: VecDeque<(usize, Bytes)>,
@@ -118,13 +118,13 @@ impl Tool {
 
 /// What a tool has said, and how it ended.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct ToolOutput {
     pub(super) status: i64,
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
 }
 
-impl Said {
+impl ToolOutput {
     /// What it complained about.
     pub(super) fn lines(&self) -> Vec<String> {
         String::from_utf8_lossy(&self.stderr).lines().map(str::to_owned).collect()
@@ -132,10 +132,10 @@ impl Said {
 
     /// The last of what it complained about.
     pub(super) fn words(&self) -> String {
-        const MOST_SHOWN: usize = 300;
+        const MAX_SHOWN: usize = 300;
         let text = String::from_utf8_lossy(&self.stderr);
         let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        last.trim().chars().take(MOST_SHOWN).collect()
+        last.trim().chars().take(MAX_SHOWN).collect()
     }
 }
 
@@ -152,24 +152,28 @@ impl Execs {
     }
 
     /// What the engine's refusal means here.
-    fn refused(&self, operation: &'static str, error: Cause) -> Error {
+    fn parse_error(&self, operation: &'static str, error: Cause) -> Error {
         let is_gone =
             matches!(&error, Cause::DockerResponseServerError { status_code: 404 | 409, .. });
         if is_gone || self.is_closed() {
             return self.lost(operation).with_source(error);
         }
-        refused(operation, error)
+        parse_error(operation, error)
     }
 
     /// Starts a program.
     ///
     /// # Errors
     /// `Terminated` when the container has ended, and what the engine refuses.
-    pub(super) async fn start(&self, operation: &'static str, wanted: Wanted) -> Result<Attached> {
+    pub(super) async fn start(
+        &self,
+        operation: &'static str,
+        wanted: ExecSpec,
+    ) -> Result<Attached> {
         if self.is_closed() {
             return Err(self.lost(operation));
         }
-        let Wanted { argv, env, stdin, terminal } = wanted;
+        let ExecSpec { argv, env, stdin, terminal } = wanted;
         let options = CreateExecOptions {
             attach_stdin: Some(stdin),
             attach_stdout: Some(true),
@@ -183,32 +187,32 @@ impl Execs {
             working_dir: Some("/".to_owned()),
         };
         let made = self.docker.create_exec(&self.container, options).await;
-        let id = made.map_err(|error| self.refused(operation, error))?.id;
+        let id = made.map_err(|error| self.parse_error(operation, error))?.id;
         if terminal {
             let Some(socket) = &self.socket else { return Err(no_terminal()) };
-            let (output, input) = raw::start(socket, &id).await?;
+            let (output, input) = tty_attach::start(socket, &id).await?;
             return Ok(Attached { id, output, input });
         }
         let options =
-            StartExecOptions { detach: false, tty: false, output_capacity: Some(CAPACITY) };
+            StartExecOptions { detach: false, tty: false, output_capacity: Some(CHUNK_SIZE) };
         match self.docker.start_exec(&id, Some(options)).await {
             Ok(StartExecResults::Attached { output, input }) => {
                 let output = output.map_err(io::Error::other).boxed();
                 Ok(Attached { id, output, input })
             }
             Ok(StartExecResults::Detached) => Err(self.lost(operation)),
-            Err(error) => Err(self.refused(operation, error)),
+            Err(error) => Err(self.parse_error(operation, error)),
         }
     }
 
     /// How a program has ended whose streams have.
     pub(super) async fn status(&self, id: &str) -> Option<i64> {
-        for _ in 0..TIMES {
-            let found = timeout(LONGEST, self.docker.inspect_exec(id)).await.ok()?.ok()?;
+        for _ in 0..MAX_STATUS_POLLS {
+            let found = timeout(INSPECT_TIMEOUT, self.docker.inspect_exec(id)).await.ok()?.ok()?;
             if let (Some(false), Some(status)) = (found.running, found.exit_code) {
                 return Some(status);
             }
-            sleep(AGAIN).await;
+            sleep(STATUS_POLL_INTERVAL).await;
         }
         None
     }
@@ -226,7 +230,7 @@ impl Execs {
     pub(super) async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
         let size = ResizeExecOptions { height: size.rows, width: size.columns };
         let resized = self.docker.resize_exec(id, size).await;
-        resized.map_err(|error| self.refused("resize", error))
+        resized.map_err(|error| self.parse_error("resize", error))
     }
 
     /// Starts a script in the image's shell.
@@ -242,16 +246,16 @@ impl Execs {
             [SHELL, "-c", TOOL, "sh", &word, script].map(str::to_owned).into();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let env = vec!["LC_ALL=C".to_owned(), format!("PATH={}", self.path)];
-        let wanted = Wanted { argv, env, stdin, terminal: false };
+        let wanted = ExecSpec { argv, env, stdin, terminal: false };
         let attached = self.start(operation, wanted).await?;
-        let marks = [Marks::new(&word), Marks::new(&word)];
+        let marks = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
         Ok(Tool { attached, marks, over: [None; 2], waiting: VecDeque::new() })
     }
 
     /// Runs a script to its end.
-    pub(super) async fn run(&self, script: &str, arguments: &[&str]) -> Result<Said> {
+    pub(super) async fn run(&self, script: &str, arguments: &[&str]) -> Result<ToolOutput> {
         let tool = self.tool("tool", script, arguments, false).await?;
-        self.hear(tool).await
+        self.read_output(tool).await
     }
 
     /// The same with all of that as its input; how many bytes that was. A source that breaks is an error.
@@ -260,7 +264,7 @@ impl Execs {
         script: &str,
         arguments: &[&str],
         mut content: ByteStream,
-    ) -> Result<(Said, u64)> {
+    ) -> Result<(ToolOutput, u64)> {
         let mut tool = self.tool("tool", script, arguments, true).await?;
         let mut input = std::mem::replace(&mut tool.attached.input, Box::pin(tokio::io::sink()));
         let give = async move {
@@ -285,7 +289,7 @@ impl Execs {
             // The connection stays open for what it says.
             (given, input)
         };
-        let heard = self.hear(tool);
+        let heard = self.read_output(tool);
         tokio::pin!(give, heard);
         let given = tokio::select! {
             biased;
@@ -299,12 +303,12 @@ impl Execs {
     }
 
     /// Hears all that a tool says.
-    async fn hear(&self, mut tool: Tool) -> Result<Said> {
-        let mut said = Said::default();
+    async fn read_output(&self, mut tool: Tool) -> Result<ToolOutput> {
+        let mut said = ToolOutput::default();
         let broken = |error| self.lost("tool").with_source(error);
         while let Some((stream, piece)) = tool.next().await.map_err(broken)? {
             let into = if stream == 0 { &mut said.stdout } else { &mut said.stderr };
-            if into.len() + piece.len() > MOST_SAID {
+            if into.len() + piece.len() > MAX_OUTPUT {
                 let message = "a tool of the image has said more than 64 MiB";
                 return Err(Error::new(ErrorKind::ResourceExhausted, "tool", message));
             }

@@ -17,14 +17,14 @@ use crate::config::{DEFAULT_KERNEL, Options};
 use crate::container::HOME;
 
 /// The most bytes of one specification.
-const MOST: u64 = 1 << 20;
+const MAX_SPEC_SIZE: u64 = 1 << 20;
 
 /// The provisioner that starts kernels as processes.
 const LOCAL_PROVISIONER: &str = "local-provisioner";
 
 /// What an image has.
 #[derive(Debug)]
-struct Found {
+struct ImageKernels {
     /// The interpreter that the agent is of.
     python: AgentPython,
     /// Specifications by the names of kernels, in lower case.
@@ -40,7 +40,7 @@ struct Specification {
 
 /// A kernel of an image.
 #[derive(Debug)]
-pub(crate) struct Installed {
+pub(crate) struct ResolvedKernel {
     pub(crate) command: KernelCommand,
     /// Whether it is one of the interpreter that the agent is of.
     pub(crate) is_of_the_python: bool,
@@ -55,7 +55,7 @@ pub(crate) async fn find_kernel(
     options: &Options,
     name: &str,
     env: &BTreeMap<String, String>,
-) -> Result<Installed> {
+) -> Result<ResolvedKernel> {
     let python = pipe.interpreter("ipykernel").await?;
     let files = pipe.files("/");
     let mut kernels = BTreeMap::new();
@@ -70,7 +70,7 @@ pub(crate) async fn find_kernel(
             }
         }
     }
-    Found { python, kernels }.kernel(name, options, env)
+    ImageKernels { python, kernels }.kernel(name, options, env)
 }
 
 /// Where kernels are looked for, in the order in which Jupyter does.
@@ -87,7 +87,7 @@ fn folders(prefix: &str, env: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 async fn read(files: &AgentFiles, path: &str) -> Result<Vec<u8>> {
-    let range = ByteRange { offset: 0, length: Some(MOST) };
+    let range = ByteRange { offset: 0, length: Some(MAX_SPEC_SIZE) };
     let mut pieces = files.read(path, range).await?;
     let mut text = Vec::new();
     while let Some(piece) = pieces.next().await {
@@ -96,13 +96,13 @@ async fn read(files: &AgentFiles, path: &str) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-impl Found {
+impl ImageKernels {
     fn kernel(
         self,
         name: &str,
         options: &Options,
         env: &BTreeMap<String, String>,
-    ) -> Result<Installed> {
+    ) -> Result<ResolvedKernel> {
         let name = name.to_lowercase();
         let unusable = |error: &dyn fmt::Display| {
             let message = format!("kernel {name:?} of the image cannot be started: {error}");
@@ -137,7 +137,7 @@ impl Found {
             argv,
             env,
         };
-        Ok(Installed { command, is_of_the_python })
+        Ok(ResolvedKernel { command, is_of_the_python })
     }
 
     /// IPython's kernel, which is there also where nobody has written its specification.
@@ -183,10 +183,10 @@ mod tests {
     use crate::config::DockerConfig;
 
     fn options() -> Options {
-        Options::of_create(&DockerConfig::default(), &CreateSpec::default()).unwrap()
+        Options::from_spec(&DockerConfig::default(), &CreateSpec::default()).unwrap()
     }
 
-    fn found(has_package: bool, kernels: &[(&str, &str)]) -> Found {
+    fn found(has_package: bool, kernels: &[(&str, &str)]) -> ImageKernels {
         let python = AgentPython {
             executable: "/env/bin/python3".to_owned(),
             prefix: "/env".to_owned(),
@@ -197,10 +197,10 @@ mod tests {
             let folder = format!("/kernels/{name}");
             (name.to_owned(), Specification { folder, text: text.into() })
         };
-        Found { python, kernels: kernels.iter().map(read).collect() }
+        ImageKernels { python, kernels: kernels.iter().map(read).collect() }
     }
 
-    fn kernel(found: Found, name: &str) -> Result<Installed> {
+    fn kernel(found: ImageKernels, name: &str) -> Result<ResolvedKernel> {
         let env = BTreeMap::from([("HOME".to_owned(), "/home/sandbox".to_owned())]);
         found.kernel(name, &options(), &env)
     }
@@ -209,7 +209,7 @@ mod tests {
     fn a_specification_is_understood_as_the_image_means_it() {
         let text = r#"{"argv": ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}", "{prefix}{resource_dir}"],
             "env": {"A": "${HOME}/a"}, "language": "Python", "interrupt_mode": "message"}"#;
-        let Installed { command, is_of_the_python } =
+        let ResolvedKernel { command, is_of_the_python } =
             kernel(found(false, &[("mine", text)]), "Mine").unwrap();
         let words = [
             "/env/bin/python3",

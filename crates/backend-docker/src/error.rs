@@ -3,10 +3,10 @@
 use bollard::errors::Error as Cause;
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 
+use crate::agentless::{NEEDS_SHELL, NO_PYTHON, SHELL};
 use crate::config::Options;
-use crate::engine::PATIENCE;
+use crate::engine::REQUEST_TIMEOUT_SECONDS;
 use crate::gpus;
-use crate::plain::{NEEDS_SHELL, NO_PYTHON, SHELL};
 
 /// What an image needs whose interpreter is not there.
 const NEEDS_PYTHON: &str =
@@ -20,7 +20,8 @@ fn words_of(
     match error {
         Cause::DockerResponseServerError { status_code, message } => Ok((status_code, message)),
         error @ Cause::RequestTimeoutError => {
-            let message = format!("the engine gave no answer within {PATIENCE} seconds");
+            let message =
+                format!("the engine gave no answer within {REQUEST_TIMEOUT_SECONDS} seconds");
             Err(Box::new(
                 Error::new(ErrorKind::Unavailable, operation, message)
                     .with_effect(Effect::Unknown)
@@ -37,7 +38,7 @@ fn words_of(
 }
 
 /// What the refusal of any request means.
-pub(crate) fn refused(operation: &'static str, error: Cause) -> Error {
+pub(crate) fn parse_error(operation: &'static str, error: Cause) -> Error {
     let (status, message) = match words_of(operation, error) {
         Ok(words) => words,
         Err(broken) => return *broken,
@@ -66,7 +67,7 @@ fn usual(status: u16, message: &str) -> (ErrorKind, &'static str) {
 }
 
 /// What the refusal to make or to start a container means.
-pub(crate) fn not_made(error: Cause, options: &Options) -> Error {
+pub(crate) fn parse_create_error(error: Cause, options: &Options) -> Error {
     let (status, message) = match words_of("create", error) {
         Ok(words) => words,
         Err(broken) => return *broken,
@@ -153,7 +154,7 @@ fn missing_image(name: &str) -> String {
 }
 
 /// An image that the engine does not have.
-pub(crate) fn no_image(name: &str) -> Error {
+pub(crate) fn image_not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, "create", format!("the engine has no image {name}"))
         .with_context("image", name.to_owned())
         .with_hint(missing_image(name))
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn no_answer_is_no_broken_connection() {
-        let error = refused("start_command", Cause::RequestTimeoutError);
+        let error = parse_error("start_command", Cause::RequestTimeoutError);
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(error.effect(), Effect::Unknown);
         assert!(error.message().contains("no answer within 120 seconds"), "{error:?}");
@@ -210,7 +211,7 @@ mod tests {
             if let Some(runtime) = runtime {
                 spec.provider_options.insert("runtime".into(), json!(runtime));
             }
-            Options::of_create(&DockerConfig::default(), &spec).unwrap()
+            Options::from_spec(&DockerConfig::default(), &spec).unwrap()
         };
         for (runtime, status, message, kind, part) in [
             (
@@ -293,14 +294,14 @@ mod tests {
         ] {
             let message = message.to_owned();
             let cause = Cause::DockerResponseServerError { status_code: status, message };
-            let error = not_made(cause, &options(runtime));
+            let error = parse_create_error(cause, &options(runtime));
             assert_eq!(error.kind(), kind, "{error:?}");
             assert!(error.hint().is_some_and(|hint| hint.contains(part)), "{error:?}");
         }
         // What else may be missing is nothing of the image.
         let message = "No such container: no such file".to_owned();
         let error =
-            refused("pause", Cause::DockerResponseServerError { status_code: 404, message });
+            parse_error("pause", Cause::DockerResponseServerError { status_code: 404, message });
         assert!(error.hint().is_some_and(|hint| !hint.contains("Python")), "{error:?}");
     }
 }

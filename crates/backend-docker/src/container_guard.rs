@@ -13,13 +13,13 @@ use sandbox_engine::background;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
-use crate::committed::Origin;
+use crate::commit::BaseImage;
 
 /// How long an answer is waited for when nobody waits for the container any more: what is made then has to be removed.
-const LONGEST_CREATE: Duration = Duration::from_hours(1);
+const CREATE_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// When a container is looked for again that could not be removed, or that an engine may still make whose answer got lost.
-const LATER: [Duration; 4] = [
+const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
     Duration::from_mins(1),
@@ -27,31 +27,31 @@ const LATER: [Duration; 4] = [
 ];
 
 /// How often it is looked whether a container is paused in which something does not end.
-const PAUSE_LOOK: Duration = Duration::from_secs(1);
+const PAUSE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A container that exists. Dropping this removes it.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct ContainerGuard {
     pub(crate) docker: Docker,
     pub(crate) name: String,
     pub(crate) runtime: Handle,
-    pub(crate) end: Arc<End>,
+    pub(crate) end: Arc<ContainerExit>,
     /// The snapshot's image that it was made of.
-    origin: Option<Origin>,
+    origin: Option<BaseImage>,
     /// Whether it may come to exist after it was removed.
     may_come: bool,
 }
 
 /// How a container has ended.
 #[derive(Debug, Default)]
-pub(crate) struct End {
+pub(crate) struct ContainerExit {
     /// Whether it was ended here.
     pub(crate) is_ours: AtomicBool,
     /// Why it has ended otherwise, if anybody knows.
     pub(crate) reason: OnceLock<(FailureKind, String)>,
 }
 
-impl Made {
+impl ContainerGuard {
     /// Has the engine make a container, and waits as long as for any other answer of that engine.
     ///
     /// # Cancellation
@@ -63,7 +63,7 @@ impl Made {
         docker: &Docker,
         name: String,
         platform: Option<&str>,
-        origin: Option<Origin>,
+        origin: Option<BaseImage>,
         request: ContainerCreateBody,
     ) -> Result<(Self, std::result::Result<ContainerCreateResponse, Cause>)> {
         let mut options = CreateContainerOptionsBuilder::default().name(&name);
@@ -72,7 +72,7 @@ impl Made {
         }
         let (options, docker, limit) = (options.build(), docker.clone(), docker.timeout());
         let making = background(async move {
-            let patient = docker.clone().with_timeout(LONGEST_CREATE);
+            let patient = docker.clone().with_timeout(CREATE_TIMEOUT);
             let created = patient.create_container(Some(options), request).await;
             let may_come = created.as_ref().is_err_and(|error| !has_answered(error));
             let (runtime, end) = (Handle::current(), Arc::default());
@@ -82,13 +82,14 @@ impl Made {
     }
 }
 
-impl Made {
+impl ContainerGuard {
     /// Waits until the engine says that the container is paused, at a moment at which this process does not hold it, and
     /// notes that as the reason of its end. Asks a second later at the earliest: hardly anything takes that long to end.
     pub(crate) async fn paused_by_others(&self, is_held_here: impl Fn() -> bool + Send) {
         loop {
-            sleep(PAUSE_LOOK).await;
-            let found = timeout(PAUSE_LOOK, self.docker.inspect_container(&self.name, None)).await;
+            sleep(PAUSE_POLL_INTERVAL).await;
+            let found =
+                timeout(PAUSE_POLL_INTERVAL, self.docker.inspect_container(&self.name, None)).await;
             let state = found.ok().and_then(Result::ok).and_then(|found| found.state);
             if state.and_then(|state| state.paused) == Some(true) && !is_held_here() {
                 let why = "its container was paused from outside, where nothing can be ended";
@@ -112,7 +113,7 @@ fn slow(limit: Duration) -> Error {
         .with_hint("the engine's own log says more; what it makes later is removed")
 }
 
-impl Drop for Made {
+impl Drop for ContainerGuard {
     fn drop(&mut self) {
         let (docker, name) = (self.docker.clone(), self.name.clone());
         let (origin, may_come) = (self.origin.take(), self.may_come);
@@ -127,7 +128,7 @@ impl Drop for Made {
                 }
             };
             let mut is_over = end().await;
-            for pause in LATER {
+            for pause in RETRY_DELAYS {
                 if is_over && !may_come {
                     break;
                 }
@@ -160,12 +161,13 @@ mod tests {
     use super::*;
     use crate::fake_engine::{Answer, FakeEngine};
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     async fn create(engine: &FakeEngine, limit: Duration) -> Result<Option<Cause>> {
         let docker = engine.docker().with_timeout(limit);
         let body = ContainerCreateBody::default();
-        let (_made, created) = Made::create(&docker, "late".to_owned(), None, None, body).await?;
+        let (_made, created) =
+            ContainerGuard::create(&docker, "late".to_owned(), None, None, body).await?;
         Ok(created.err())
     }
 
@@ -174,7 +176,7 @@ mod tests {
         let removed = |heard: &[String]| heard.iter().any(|line| line == "removed");
         let began = Instant::now();
         while !removed(&engine.said()) {
-            assert!(began.elapsed() < PATIENCE, "it stays: {:?}", engine.said());
+            assert!(began.elapsed() < TEST_TIMEOUT, "it stays: {:?}", engine.said());
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -216,7 +218,7 @@ mod tests {
                 answer
             }
         });
-        let cause = create(&engine, PATIENCE).await.unwrap();
+        let cause = create(&engine, TEST_TIMEOUT).await.unwrap();
         assert!(cause.is_some_and(|cause| !has_answered(&cause)));
         until_removed(&engine).await;
     }

@@ -17,12 +17,12 @@ const QUIET: Range<u16> = 20_000..32_000;
 
 /// The way into a container: its agent connects, and carries the bytes beside everything else.
 #[derive(Debug)]
-pub(crate) struct Tunnels {
+pub(crate) struct AgentDialer {
     pub(crate) there: AgentPorts,
 }
 
 #[async_trait]
-impl KernelDialer for Tunnels {
+impl KernelDialer for AgentDialer {
     async fn connection_info(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo> {
         Ok(match transport {
             Transport::Tcp => {
@@ -39,7 +39,7 @@ impl KernelDialer for Tunnels {
         process: &dyn Process,
     ) -> Result<Option<Arc<dyn Dialer>>> {
         let (there, info) = (self.there.clone(), info.clone());
-        Ok(Some(Arc::new(Tunnel { there, info, pid: process.pid() })))
+        Ok(Some(Arc::new(KernelTunnel { there, info, pid: process.pid() })))
     }
 }
 
@@ -50,14 +50,14 @@ fn first_port(random: &str) -> u16 {
 }
 
 /// The way to one kernel.
-struct Tunnel {
+struct KernelTunnel {
     there: AgentPorts,
     info: ConnectionInfo,
     pid: u32,
 }
 
 #[async_trait]
-impl Dialer for Tunnel {
+impl Dialer for KernelTunnel {
     async fn dial(&self, channel: Channel) -> io::Result<Box<dyn Io>> {
         let there = match self.info.endpoint(channel) {
             Endpoint::Tcp { port, .. } => Listener::Port(port),
@@ -69,7 +69,7 @@ impl Dialer for Tunnel {
     }
 }
 
-impl Tunnel {
+impl KernelTunnel {
     /// A reply ends a run, and a call of a tool shows what was written before; so both come after that. What a kernel
     /// publishes is taken at once, because it drops what is not.
     fn peer(&self, channel: Channel) -> PeerProcess {

@@ -10,19 +10,19 @@ use sandbox_engine::network::Network;
 use sandbox_engine::{InstanceHooks, SandboxBase, SandboxBaseSpec, StandardInstance};
 use serde_json::json;
 
-use super::{HINT, PlainBox};
+use super::{AgentlessHost, HINT};
 use crate::container::{WORKSPACE, layers};
 use crate::create::Plan;
 
 /// One sandbox.
-pub(crate) type PlainInstance = StandardInstance<Plain>;
+pub(crate) type AgentlessInstance = StandardInstance<AgentlessHooks>;
 
 /// A sandbox in a container of an image without Python.
 #[derive(Debug)]
-pub(crate) struct Plain;
+pub(crate) struct AgentlessHooks;
 
 #[async_trait]
-impl InstanceHooks for Plain {
+impl InstanceHooks for AgentlessHooks {
     fn system_packages_hint(_: &[String]) -> String {
         "put them into an image of your own, and name it with `--image`; in Rust: .image(..)"
             .to_owned()
@@ -64,9 +64,9 @@ pub(crate) async fn assemble(
     spec: &CreateSpec,
     plan: &Plan,
     id: SandboxId,
-    made: PlainBox,
+    made: AgentlessHost,
     has_limits: bool,
-) -> Result<PlainInstance> {
+) -> Result<AgentlessInstance> {
     let Plan { options, image, way, env, cwd, .. } = plan;
     let network = Network::closed(spec.network.clone());
     // It lives from when it can be used.
@@ -103,7 +103,7 @@ pub(crate) async fn assemble(
     let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
     let ended = Arc::clone(&base.end_reason);
     let contexts = Contexts::new(Variant::LOCAL_DOCKER, host, ended, worker_spec);
-    let instance = PlainInstance { base, contexts, kind: Plain };
+    let instance = AgentlessInstance { base, contexts, kind: AgentlessHooks };
     instance.prepare(async { Ok(()) }, spec.working_dir.is_some(), true).await?;
     instance.begin(spec);
     Ok(instance)

@@ -20,21 +20,21 @@ const SIGNAL: &str = include_str!("signal.sh");
 const SIGKILL: i32 = 9;
 
 /// How long the end of a command that has ended by itself may take to be told, once nothing of it is left.
-const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
+const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Statuses from which on a shell means a signal, and how many there are.
-const FIRST_OF_SIGNALS: i32 = 128;
-const SIGNALS: i32 = 64;
+const SIGNAL_STATUS_BASE: i32 = 128;
+const MAX_SIGNAL: i32 = 64;
 
 /// What is known about the end of a command.
 #[derive(Debug, Default)]
-pub(super) struct Life {
+pub(super) struct ExitState {
     /// `Some(None)`: nobody can tell.
     ended: watch::Sender<Option<Option<Exit>>>,
     waker: Mutex<Option<Waker>>,
 }
 
-impl Life {
+impl ExitState {
     /// It has ended like that, unless it was said before how.
     pub(super) fn end(&self, exit: Option<Exit>) {
         self.ended.send_if_modified(|ended| {
@@ -61,8 +61,8 @@ impl Life {
 
 /// The end that a status means: a shell has one number for both kinds.
 pub(super) fn exit_of(status: i32) -> Exit {
-    let signal = status - FIRST_OF_SIGNALS;
-    let signal = (1..=SIGNALS).contains(&signal).then_some(signal);
+    let signal = status - SIGNAL_STATUS_BASE;
+    let signal = (1..=MAX_SIGNAL).contains(&signal).then_some(signal);
     Exit {
         code: signal.is_none().then_some(status),
         signal,
@@ -74,7 +74,7 @@ pub(super) fn exit_of(status: i32) -> Exit {
 
 /// Which process it is, in its container.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct ProcessIdentity {
     /// The command, and when the kernel began it.
     pub(super) pid: u32,
     pub(super) since: String,
@@ -84,16 +84,16 @@ pub(super) struct Named {
 
 /// A command.
 #[derive(Debug)]
-pub(super) struct PlainProcess {
+pub(super) struct ExecProcess {
     pub(super) execs: Execs,
-    pub(super) named: Named,
-    pub(super) life: Arc<Life>,
+    pub(super) named: ProcessIdentity,
+    pub(super) life: Arc<ExitState>,
 }
 
-impl PlainProcess {
+impl ExecProcess {
     /// Whether it was alive before that.
-    async fn send(execs: &Execs, named: &Named, signal: i32, whom: &str) -> Result<bool> {
-        let Named { pid, since, leader } = named;
+    async fn send(execs: &Execs, named: &ProcessIdentity, signal: i32, whom: &str) -> Result<bool> {
+        let ProcessIdentity { pid, since, leader } = named;
         let (signal, pid, leader) = (signal.to_string(), pid.to_string(), leader.to_string());
         let said = execs.run(SIGNAL, &[&signal, whom, &pid, since, &leader]).await?;
         match said.status {
@@ -112,7 +112,7 @@ impl PlainProcess {
 }
 
 #[async_trait]
-impl Process for PlainProcess {
+impl Process for ExecProcess {
     fn pid(&self) -> u32 {
         self.named.pid
     }
@@ -148,7 +148,7 @@ impl Process for PlainProcess {
             let sent = Self::send(&execs, &named, signal, "alone").await;
             // What nobody reads does not hold back that it is dead.
             if signal == SIGKILL && sent.is_ok_and(|alive| alive) {
-                life.end(Some(exit_of(FIRST_OF_SIGNALS + SIGKILL)));
+                life.end(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
             }
         });
         Ok(())
@@ -167,11 +167,11 @@ impl Process for PlainProcess {
             return Ok(());
         }
         if sent? {
-            self.life.end(Some(exit_of(FIRST_OF_SIGNALS + SIGKILL)));
-        } else if timeout(LAST_WORDS_TIMEOUT, self.life.over()).await.is_err() {
+            self.life.end(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
+        } else if timeout(EXIT_REPORT_TIMEOUT, self.life.over()).await.is_err() {
             // Who started it was ended, too, or is kept from saying how it ended.
             Self::send(&self.execs, &self.named, SIGKILL, "leader").await?;
-            self.life.end(Some(exit_of(FIRST_OF_SIGNALS + SIGKILL)));
+            self.life.end(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
         }
         Ok(())
     }
@@ -194,13 +194,13 @@ impl Process for PlainProcess {
 
 /// The terminal of a command.
 #[derive(Debug)]
-pub(super) struct PlainTerminal {
+pub(super) struct ExecTerminal {
     pub(super) execs: Execs,
     pub(super) id: String,
 }
 
 #[async_trait]
-impl Terminal for PlainTerminal {
+impl Terminal for ExecTerminal {
     async fn resize(&self, size: PtySize) -> Result<()> {
         self.execs.resize(&self.id, size).await
     }
@@ -228,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_who_knows_how_it_ended_is_believed() {
-        let life = Life::default();
+        let life = ExitState::default();
         life.end(Some(exit_of(3)));
         life.end(None);
         assert_eq!(life.over().await, Some(exit_of(3)));

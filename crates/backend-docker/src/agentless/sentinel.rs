@@ -4,12 +4,12 @@ use bytes::{Bytes, BytesMut};
 
 /// Finds the lines that begin with a word that nobody else knows, and lets everything else pass.
 #[derive(Debug)]
-pub(super) struct Marks {
+pub(super) struct SentinelScanner {
     word: Vec<u8>,
     held: BytesMut,
 }
 
-impl Marks {
+impl SentinelScanner {
     pub(super) fn new(word: &str) -> Self {
         Self { word: word.as_bytes().to_vec(), held: BytesMut::new() }
     }
@@ -52,7 +52,7 @@ mod tests {
     fn lines_of_ours_are_found_however_they_come() {
         let all = b"before\nabcab\nabcdef over 3\nafter abc";
         for size in 1..all.len() {
-            let mut marks = Marks::new("abcdef");
+            let mut marks = SentinelScanner::new("abcdef");
             let (mut passed, mut lines) = (Vec::new(), Vec::new());
             for piece in all.chunks(size) {
                 let mut piece = piece;

@@ -14,10 +14,10 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 
 /// The longest answer before the bytes of the program.
-const MOST_HEAD: usize = 16 << 10;
+const MAX_HEAD: usize = 16 << 10;
 
 /// What is read at once.
-const PIECE: usize = 16 << 10;
+const CHUNK_SIZE: usize = 16 << 10;
 
 type Output = Pin<Box<dyn Stream<Item = io::Result<LogOutput>> + Send>>;
 type Input = Pin<Box<dyn AsyncWrite + Send>>;
@@ -52,7 +52,7 @@ pub(super) async fn start(socket: &str, id: &str) -> Result<(Output, Input)> {
         if let Some(first) = first.filter(|first| !first.is_empty()) {
             return Some((Ok(LogOutput::Console { message: first }), (from, None)));
         }
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; CHUNK_SIZE];
         match from.read(&mut piece).await {
             Ok(0) => None,
             Ok(count) => {
@@ -73,7 +73,7 @@ async fn head(from: &mut OwnedReadHalf) -> io::Result<(String, Bytes)> {
             let rest = Bytes::copy_from_slice(&heard[at + 4..]);
             return Ok((String::from_utf8_lossy(&heard[..at]).into_owned(), rest));
         }
-        if heard.len() > MOST_HEAD || from.read_buf(&mut heard).await? == 0 {
+        if heard.len() > MAX_HEAD || from.read_buf(&mut heard).await? == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
