@@ -14,7 +14,7 @@ use sandbox_cells::interpreters::{Fingerprint, is_script};
 use sandbox_cells::visible_paths::shown_for_program;
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_engine::cache;
-use sandbox_engine::programs::{USUAL_PATH, is_executable, on_path};
+use sandbox_engine::programs::{DEFAULT_PATH, is_executable, on_path};
 use sandbox_isolation::is_of_system;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -105,7 +105,7 @@ fn is_of_an_interpreter(path: &Path) -> bool {
 /// Finds the interpreter that `options` and the environment name.
 pub(crate) async fn locate(options: &Options) -> Result<Python> {
     let found = candidate(options)?;
-    let print = Fingerprint::of(&found).map_err(|error| unusable(&found, error))?;
+    let print = Fingerprint::from_path(&found).map_err(|error| unusable(&found, error))?;
     if let Some(python) = known(&found, &print) {
         return Ok(python);
     }
@@ -121,7 +121,7 @@ pub(crate) async fn locate(options: &Options) -> Result<Python> {
 /// Remembers where the parts of an interpreter are.
 pub(crate) fn remember(options: &Options, layout: &Layout) {
     let Ok(found) = candidate(options) else { return };
-    let Ok(print) = Fingerprint::of(&found) else { return };
+    let Ok(print) = Fingerprint::from_path(&found) else { return };
     let mut cache = Cache::load();
     if let Some(mut entry) = cache.take(&found, &print)
         && entry.layout.as_ref() != Some(layout)
@@ -160,7 +160,7 @@ fn candidate(options: &Options) -> Result<PathBuf> {
     on_path("python3").or_else(|| on_path("python")).ok_or_else(|| {
         let message = match env::var_os("PATH") {
             Some(_) => "no python3 on PATH".to_owned(),
-            None => format!("PATH is not set, and there is no python3 in {USUAL_PATH}"),
+            None => format!("PATH is not set, and there is no python3 in {DEFAULT_PATH}"),
         };
         Error::new(ErrorKind::Unavailable, "start_python", message).with_hint(
             "install Python 3.9 or later (Debian: apt-get install python3), or name one with CODE_SANDBOXES_PYTHON",

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn agents_have_the_same_kinds() {
-        let trees = AGENT_PARTS.iter().filter(|(name, _)| *name == "trees");
+        let trees = AGENT_PARTS.iter().filter(|(name, _)| *name == "file_trees");
         let link = ("LINK", SYMLINK.into());
         let [file, directory, hard_link] = numbers::named!(FILE DIRECTORY HARD_LINK);
         numbers::agree(trees, &[file, directory, link, hard_link]);

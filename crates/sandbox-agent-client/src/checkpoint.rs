@@ -28,7 +28,7 @@ use sandbox_engine::host::{
 const OPERATION: &str = "wake_interpreter";
 
 /// How long a copy may take to be there: a fork of a large process on a busy machine.
-const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A copy that is about to be made. Dropping it gives it up.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl PendingCopy {
         let Self { mut process, arrival } = self;
         let no_copy =
             || Error::new(ErrorKind::Unavailable, OPERATION, "the copy did not come to be");
-        let arrived = timeout(ARRIVAL_BOUND, arrival).await.map_err(|_| no_copy())?;
+        let arrived = timeout(ARRIVAL_TIMEOUT, arrival).await.map_err(|_| no_copy())?;
         process.pid = arrived.map_err(|_| process.connection.lost())?.map_err(|_| no_copy())?;
         Ok(ForkedCopy { process, next: None })
     }
@@ -166,7 +166,7 @@ impl Checkpoint for AgentCheckpoint {
         let reader = |which| Reader::new(&connection, stream(key, which));
         let (stdout, stderr, control) = (reader(STDOUT), reader(STDERR), reader(CONTROL));
         let writer = Writer::new(&connection, stream(key, STDIN), true);
-        let woken = Call::begin(&connection, "wake", &[number(key)])?.answer().await;
+        let woken = Call::begin(&connection, "restore", &[number(key)])?.answer().await;
         woken.map_err(|_| if connection.is_closed() { connection.lost() } else { dead() })?;
         self.slot.expect(next.ok_or_else(dead)?);
         Ok(WorkerIo {
@@ -189,7 +189,8 @@ impl Checkpoint for AgentCheckpoint {
         })?;
         let new = connection.new_key();
         let reader = Reader::new(&connection, stream(new, STDOUT));
-        let call = Call::begin(&connection, "store", &[key, stream(new, STDIN)].map(number))?;
+        let call =
+            Call::begin(&connection, "export_variables", &[key, stream(new, STDIN)].map(number))?;
         tokio::spawn(async move {
             // Where nothing comes of it, what is dropped here says so.
             if call.answer().await.is_ok() {
@@ -253,7 +254,7 @@ impl Process for RestoredProcess {
     }
 
     fn kill_timeout(&self) -> Duration {
-        ARRIVAL_BOUND + self.process.kill_timeout()
+        ARRIVAL_TIMEOUT + self.process.kill_timeout()
     }
 
     fn out_of_memory(&self, before: u64) -> Option<String> {

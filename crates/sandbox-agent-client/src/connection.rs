@@ -34,13 +34,13 @@ pub type AgentWriter = Pin<Box<dyn AsyncWrite + Send>>;
 const BATCH: usize = 256 << 10;
 
 /// How often an agent hears from here, at least. It ends when it hears nothing for 30 seconds.
-const PING: Duration = Duration::from_secs(10);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long nothing may come, with pings unanswered, until the box counts as lost, unless somebody says otherwise.
-pub(crate) const SILENCE: Duration = Duration::from_secs(45);
+pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Pings in that time: as many may get lost before a box does.
-const PINGS: u32 = 4;
+const PINGS_PER_SILENCE: u32 = 4;
 
 /// How long the other end may take to close, once this one has.
 const LAST: Duration = Duration::from_secs(2);
@@ -507,7 +507,7 @@ async fn listen(
 
 async fn ping(connection: Weak<Connection>, silence: Duration) {
     loop {
-        sleep(PING.min(silence / PINGS)).await;
+        sleep(PING_INTERVAL.min(silence / PINGS_PER_SILENCE)).await;
         let Some(connection) = connection.upgrade() else { return };
         let (held, heard, waiting) = {
             let state = connection.state();

@@ -16,7 +16,7 @@ fn silent() -> Arc<Connection> {
         Box::pin(stream::pending()),
         Bytes::new(),
         Box::pin(tokio::io::sink()),
-        SILENCE,
+        SILENCE_TIMEOUT,
     )
 }
 
@@ -24,8 +24,12 @@ fn silent() -> Arc<Connection> {
 #[tokio::test(start_paused = true)]
 async fn what_is_held_hears_of_this_end() {
     let (near, mut far) = tokio::io::duplex(1 << 16);
-    let connection =
-        Connection::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(near), SILENCE);
+    let connection = Connection::open(
+        Box::pin(stream::pending()),
+        Bytes::new(),
+        Box::pin(near),
+        SILENCE_TIMEOUT,
+    );
     tokio::task::yield_now().await;
     connection.mark_paused();
     a_long_time().await;
@@ -66,7 +70,7 @@ async fn who_hears_of_an_end_finds_it_closed() {
 
 async fn a_long_time() {
     for _ in 0..20 {
-        advance(PING).await;
+        advance(PING_INTERVAL).await;
         tokio::task::yield_now().await;
     }
 }

@@ -9,7 +9,7 @@ use crate::message::AgentError;
 use sandbox_engine::files::Target;
 
 /// What a record is that cannot be understood. Agents do not say it.
-const NONSENSE: i64 = 2;
+const MALFORMED: i64 = 2;
 
 const IS_A_LINK: i64 = 100;
 const NOT_REGULAR: i64 = 101;
@@ -27,7 +27,7 @@ const WATCHES: i64 = 112;
 
 /// An agent that does not keep to the vocabulary.
 pub(crate) fn no_record() -> AgentError {
-    AgentError { code: NONSENSE, detail: b"the answer has no meaning".to_vec() }
+    AgentError { code: MALFORMED, detail: b"the answer has no meaning".to_vec() }
 }
 
 /// Requests about a path, and their failures.

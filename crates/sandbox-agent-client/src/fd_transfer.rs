@@ -29,7 +29,7 @@ use sandbox_engine::files::pool;
 use sandbox_engine::files::reader::FileReader;
 
 /// How long the process may be looked for. Files come over the connection then.
-const LONGEST_LOOK: Duration = Duration::from_secs(5);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of what a process is known by.
 const WORD: usize = 32;
@@ -77,7 +77,7 @@ impl FdTransfer {
         target: &Target,
         range: ByteRange,
     ) -> Option<ByteStream> {
-        let offer = FdOffer::of(offer)?;
+        let offer = FdOffer::from_fields(offer)?;
         let process = Arc::clone(self.process(connection).await?);
         let about = target.about.clone();
         let taking = pool::run(None, move || {
@@ -91,7 +91,7 @@ impl FdTransfer {
 
     async fn process(&self, connection: &Arc<Connection>) -> Option<&Arc<OwnedFd>> {
         let look = || async {
-            let found = timeout(LONGEST_LOOK, look(&*self.find, connection)).await;
+            let found = timeout(SCAN_TIMEOUT, look(&*self.find, connection)).await;
             found.ok().flatten().map(Arc::new)
         };
         self.process.get_or_init(look).await.as_ref()
@@ -106,7 +106,7 @@ struct FdOffer {
 }
 
 impl FdOffer {
-    fn of(fields: &[Vec<u8>]) -> Option<Self> {
+    fn from_fields(fields: &[Vec<u8>]) -> Option<Self> {
         let [number, device, inode] = fields else { return None };
         let whole = |field: &Vec<u8>| Some(u64::from_le_bytes(field.as_slice().try_into().ok()?));
         Some(Self { number: number_in(number)?, device: whole(device)?, inode: whole(inode)? })
@@ -221,7 +221,7 @@ mod tests {
         let (_, found) = open_file(own(), file.as_raw_fd()).unwrap();
         let offered = |device: u64, inode: u64| {
             let fields = [3, device, inode].map(|field| field.to_le_bytes().to_vec());
-            FdOffer::of(&fields).unwrap().is_of(&found)
+            FdOffer::from_fields(&fields).unwrap().is_of(&found)
         };
         assert!(offered(status.dev(), status.ino()));
         assert!(!offered(status.dev(), status.ino() + 1));
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn an_offer_without_meaning_is_none() {
         let field = |value: i64| value.to_le_bytes().to_vec();
-        assert!(FdOffer::of(&[field(3), field(1), field(2)]).is_some());
+        assert!(FdOffer::from_fields(&[field(3), field(1), field(2)]).is_some());
         for fields in [
             vec![],
             vec![field(3), field(1)],
@@ -242,7 +242,7 @@ mod tests {
             vec![vec![3], field(1), field(2)],
             vec![field(3), vec![], field(2)],
         ] {
-            assert!(FdOffer::of(&fields).is_none(), "{fields:?}");
+            assert!(FdOffer::from_fields(&fields).is_none(), "{fields:?}");
         }
     }
 }

@@ -28,13 +28,13 @@ use sandbox_engine::wire::Fields;
 const DEFAULT_LIMIT: usize = 10_000;
 
 /// Most results there can be.
-const MOST_RESULTS: usize = 100_000;
+const MAX_RESULTS: usize = 100_000;
 
 /// The longest text to look for.
-const MOST_WANTED: usize = 256 << 10;
+const MAX_PATTERN_SIZE: usize = 256 << 10;
 
 /// The longest record of a stream of records. A path and a line of a file fit many times.
-const MOST_RECORD: usize = 64 << 10;
+const MAX_RECORD_SIZE: usize = 64 << 10;
 
 const DEFAULT_MODE: u32 = 0o644;
 
@@ -136,7 +136,7 @@ impl Records {
             let rest = &self.buffer[self.taken..];
             if let Some((length, rest)) = rest.split_first_chunk::<4>() {
                 let length = u32::from_le_bytes(*length) as usize;
-                if length > MOST_RECORD {
+                if length > MAX_RECORD_SIZE {
                     return Err(target.failed(&no_record()));
                 }
                 if let Some(record) = rest.get(..length) {
@@ -362,11 +362,11 @@ impl FileSystem for AgentFiles {
     async fn find(&self, query: FindFiles) -> Result<Vec<FoundFile>> {
         let target = self.target("find_files", &query.root)?;
         let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-        if limit == 0 || limit > MOST_RESULTS {
+        if limit == 0 || limit > MAX_RESULTS {
             return Err(target.about.invalid("limit", "a limit is 1 to 100000"));
         }
         let wanted = query.contains.clone().unwrap_or_default();
-        let bad = wanted.is_empty() || wanted.contains('\n') || wanted.len() > MOST_WANTED;
+        let bad = wanted.is_empty() || wanted.contains('\n') || wanted.len() > MAX_PATTERN_SIZE;
         if query.contains.is_some() && bad {
             let message = "the text to look for must be part of one line and not empty";
             return Err(target.about.invalid("contains", message));

@@ -31,7 +31,7 @@ use tokio::time::timeout;
 
 use self::call::Call;
 pub use self::connection::{AgentReader, AgentWriter};
-use self::connection::{Connection, SILENCE};
+use self::connection::{Connection, SILENCE_TIMEOUT};
 pub use self::fd_transfer::LocateProcess;
 pub use self::files::AgentFiles;
 use self::message::{AgentReply, AgentRequest, CONTROL, STDERR, STDIN, STDOUT, VERSION, stream};
@@ -49,10 +49,10 @@ use sandbox_engine::wire::FrameReader;
 use sandbox_python::agent::{ByteCode, PycMagic, agent};
 
 /// How long an agent may take to arrive.
-const ARRIVAL: Duration = Duration::from_secs(30);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The longest greeting, and what may come before it.
-const MOST_GREETING: usize = 64 << 10;
+const MAX_GREETING_SIZE: usize = 64 << 10;
 
 /// A box at the other end of a connection. Dropping it, and everything that came from it, ends the box.
 pub struct AgentConnection {
@@ -78,7 +78,7 @@ pub struct Connecting<'a> {
 
 impl Default for Connecting<'_> {
     fn default() -> Self {
-        Self { silence: SILENCE, byte_code: &|_| None }
+        Self { silence: SILENCE_TIMEOUT, byte_code: &|_| None }
     }
 }
 
@@ -131,7 +131,7 @@ impl AgentConnection {
             let greeting = hello(&mut from, &mut heard, nonce).await?;
             Ok((heard.freeze(), greeting))
         };
-        let (rest, greeting) = timeout(ARRIVAL, arrival)
+        let (rest, greeting) = timeout(ARRIVAL_TIMEOUT, arrival)
             .await
             .map_err(|_| refused("the agent was not there in time", &[]))??;
         Ok(Self { connection: Connection::open(from, rest, into, silence), greeting, memory: None })
@@ -227,7 +227,7 @@ impl Pauser {
     /// # Errors
     /// `Unavailable` when they cannot be stopped, `Terminated` when the box has ended.
     pub async fn pause(&self) -> Result<()> {
-        self.ask("hold", "pause").await
+        self.ask("pause", "pause").await
     }
 
     /// Has them go on, but for those that had been stopped before.
@@ -235,7 +235,7 @@ impl Pauser {
     /// # Errors
     /// `Terminated` when the box has ended.
     pub async fn resume(&self) -> Result<()> {
-        self.ask("let_go", "resume").await
+        self.ask("resume", "resume").await
     }
 
     async fn ask(&self, verb: &str, operation: &'static str) -> Result<()> {
@@ -351,7 +351,7 @@ async fn greet(
             drop(heard.split_to(end + 1));
             return Ok(magic.parse().ok());
         }
-        if heard.len() > MOST_GREETING {
+        if heard.len() > MAX_GREETING_SIZE {
             return Err(refused("something else than the agent has answered", heard));
         }
         more(from, heard).await?;
@@ -403,9 +403,9 @@ async fn more(from: &mut AgentReader, heard: &mut BytesMut) -> Result<()> {
 }
 
 fn refused(problem: &str, heard: &[u8]) -> Error {
-    const MOST_SHOWN: usize = 500;
+    const MAX_SHOWN: usize = 500;
     let mut message = problem.to_owned();
-    let said = String::from_utf8_lossy(&heard[..heard.len().min(MOST_SHOWN)]);
+    let said = String::from_utf8_lossy(&heard[..heard.len().min(MAX_SHOWN)]);
     if !said.trim().is_empty() {
         message += &format!(": {:?}", said.trim());
     }

@@ -25,7 +25,7 @@ pub(crate) const INCOMING_WINDOW: usize = 32 << 20;
 pub(crate) const OUTGOING_WINDOW: usize = 8 << 20;
 
 /// Fields of one answer: those of a hundred thousand files, and some more.
-const MOST_FIELDS: usize = 2_000_000;
+const MAX_FIELDS: usize = 2_000_000;
 
 /// The stream number in a credit that is about the connection.
 pub(crate) const CONNECTION: i64 = -1;
@@ -293,7 +293,7 @@ impl<'a> AgentReply<'a> {
                 let token = fields.int("token")?;
                 let (code, detail) = (fields.int("code")?, fields.bytes("detail")?.to_vec());
                 let field = |field: &mut Fields<'_>| Ok(field.bytes("field")?.to_vec());
-                let answer = fields.list_of("fields", MOST_FIELDS, field)?;
+                let answer = fields.list_of("fields", MAX_FIELDS, field)?;
                 let result = if code == 0 { Ok(answer) } else { Err(AgentError { code, detail }) };
                 Self::Answer { token, result }
             }
@@ -359,23 +359,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use sandbox_python::agent::{AGENT_PARTS, MUX};
+    use sandbox_python::agent::{AGENT_PARTS, MAIN};
     use sandbox_python::numbers;
 
     #[test]
     fn agents_have_the_same_numbers() {
-        let spoken = ["pipes", "children", "jobs"];
+        let spoken = ["pipes", "children", "requests"];
         let parts = AGENT_PARTS.iter().filter(|(name, _)| spoken.contains(name));
-        let mux = [("mux", MUX)];
+        let main = [("agent", MAIN)];
         let window = i128::try_from(INCOMING_WINDOW).unwrap();
         let connection = ("CONNECTION", CONNECTION.into());
-        numbers::agree(&mux, &[("CONNECTION_WINDOW", window), connection]);
+        numbers::agree(&main, &[("CONNECTION_WINDOW", window), connection]);
         // Credit comes in pieces that a narrow window has room for.
         let quarter = "self.taken >= WINDOW // 4";
         assert_eq!(NARROW_WINDOW, WINDOW / 4);
         assert!(AGENT_PARTS.iter().any(|(name, text)| *name == "pipes" && text.contains(quarter)));
         numbers::agree(
-            parts.chain(&mux),
+            parts.chain(&main),
             &numbers::named!(
                 SPAWN WORKER DATA END CREDIT DROP SIGNAL CALL CANCEL PING FORGET INPUT FINISH CHANNEL COPY HELLO
                 STARTED NOT_STARTED ANSWER EXIT PONG BROKEN FINISHED KILLED STDIN STDOUT STDERR CONTROL VERSION WINDOW

@@ -96,7 +96,7 @@ const QUESTIONS: usize = 5;
 
 impl Clock {
     /// A message takes as long as it takes, so the quickest answer of some counts.
-    async fn of(connection: &Arc<Connection>) -> Option<Self> {
+    async fn from_agent(connection: &Arc<Connection>) -> Option<Self> {
         let mut best: Option<Self> = None;
         for _ in 0..QUESTIONS {
             let before = Instant::now();
@@ -221,7 +221,7 @@ impl Process for AgentProcess {
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
-        let Some(clock) = Clock::of(&self.connection).await else { return };
+        let Some(clock) = Clock::from_agent(&self.connection).await else { return };
         let former = former.map_or(-1, |former| clock.latest(former));
         let arguments = [self.key, clock.earliest(since), former].map(number);
         if let Ok(call) = Call::begin(&self.connection, "end_started", &arguments) {

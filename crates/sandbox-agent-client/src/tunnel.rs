@@ -19,7 +19,7 @@ use crate::streams::{Reader, Writer};
 use sandbox_engine::host::{Readable as _, Writable as _};
 
 /// How long a server may take to take a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What listens in a box.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl AgentPorts {
         let arguments =
             [number(port.into()), path.into(), number(pid.into()), number(always.into())];
         let (call, reader, writer) = Call::both_ways(&self.connection, "connect", &arguments)?;
-        let Ok(answer) = timeout(PATIENCE, call.answer()).await else {
+        let Ok(answer) = timeout(CONNECT_TIMEOUT, call.answer()).await else {
             return Err(refused(there, "it does not answer"));
         };
         match answer {

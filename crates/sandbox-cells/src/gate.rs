@@ -17,7 +17,7 @@ use sandbox_engine::network::{EgressFilter, Network};
 
 /// Connections through a proxy at a time, further ones wait. What one does not read stays under way, and is together never
 /// more than half of what may be.
-const MOST_PROXIED: usize = 32;
+const MAX_PROXIED: usize = 32;
 
 /// Whether what leaves the cell goes through a gate. Otherwise nothing leaves a strict one.
 pub(super) fn needs_gate(spec: &CreateSpec) -> bool {
@@ -84,7 +84,7 @@ where
     S: Stream<Item: AsyncRead + AsyncWrite + Unpin + Send> + Send + 'static,
 {
     let mut config = GateConfig::new(policy.clone());
-    config.limits.connections = MOST_PROXIED;
+    config.limits.connections = MAX_PROXIED;
     let gate = Gate::proxy(connections, config);
     Network::new(policy, Some(Arc::new(CellGate(gate))), true).with_proxy(port)
 }

@@ -32,7 +32,7 @@ impl Fingerprint {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    pub fn from_path(path: &Path) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
         let chosen = if is_script(path)? { version_choices() } else { venv_choice(path) };
         Ok(Self { inode: meta.ino(), size: meta.size(), modified: meta.mtime(), chosen })

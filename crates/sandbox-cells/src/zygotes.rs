@@ -38,17 +38,17 @@ const OLDEST: (u32, u32) = (3, 9);
 type Shared = Arc<OnceCell<Arc<Zygote>>>;
 
 /// Interpreters with what templates had that are kept. One is started again when it is needed.
-const MOST_OF_TEMPLATES: usize = 4;
+const MAX_TEMPLATE_ZYGOTES: usize = 4;
 
 /// Interpreters that are kept for whoever wants one like them, besides those with workers. Which one goes is who was
 /// wanted the longest ago.
-const MOST_KEPT: usize = 8;
+const MAX_ZYGOTES: usize = 8;
 
 /// How long one is kept that nobody wants. The one that was wanted last stays.
-const LONGEST_IDLE: Duration = Duration::from_secs(300);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Interpreters that are known not to start: with what a template had, or of a program. After that many, all are tried again.
-const MOST_USELESS: usize = 64;
+const MAX_USELESS: usize = 64;
 
 /// The warm interpreters of one backend.
 #[derive(Clone, Debug, Default)]
@@ -132,7 +132,7 @@ impl Zygotes {
         let zygotes = Arc::downgrade(&self.all);
         all.sweeper = Some(tokio::spawn(async move {
             loop {
-                sleep(LONGEST_IDLE / 5).await;
+                sleep(IDLE_TIMEOUT / 5).await;
                 let Some(all) = zygotes.upgrade() else { return };
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 all.drop_idle(Instant::now());
@@ -149,7 +149,7 @@ impl Zygotes {
 impl All {
     /// Nothing starts like that.
     fn note_useless(&mut self, flavor: &ZygoteKey) {
-        if self.useless.len() >= MOST_USELESS {
+        if self.useless.len() >= MAX_USELESS {
             self.useless.clear();
         }
         self.useless.insert(flavor.clone());
@@ -164,11 +164,12 @@ impl All {
         }
         let shared = Arc::clone(shared);
         let of_templates = |known: &ZygoteKey| !known.start.template_imports.is_empty();
-        if self.by_flavor.keys().filter(|known| of_templates(known)).count() > MOST_OF_TEMPLATES {
+        if self.by_flavor.keys().filter(|known| of_templates(known)).count() > MAX_TEMPLATE_ZYGOTES
+        {
             // Its workers have it until they end.
             self.forget_first(|_, known| of_templates(known));
         }
-        if self.by_flavor.len() > MOST_KEPT {
+        if self.by_flavor.len() > MAX_ZYGOTES {
             self.forget_first(Self::is_idle);
         }
         shared
@@ -193,7 +194,7 @@ impl All {
 
     fn drop_idle(&mut self, now: Instant) {
         let Some((_last, others)) = self.wanted.split_last() else { return };
-        let is_old = |at: &Instant| now.saturating_duration_since(*at) >= LONGEST_IDLE;
+        let is_old = |at: &Instant| now.saturating_duration_since(*at) >= IDLE_TIMEOUT;
         let gone = others.iter().filter(|(flavor, at)| is_old(at) && self.is_idle(flavor));
         let gone: HashSet<ZygoteKey> = gone.map(|(flavor, _)| flavor.clone()).collect();
         self.wanted.retain(|(flavor, _)| !gone.contains(flavor));
@@ -241,7 +242,7 @@ fn check_version(hello: &Hello) -> Result<()> {
 /// Byte code is good for one interpreter and one version of the program.
 fn byte_code_name(executable: &Path) -> Option<String> {
     let mut hasher = DefaultHasher::new();
-    (executable, Fingerprint::of(executable).ok()?, program_id()).hash(&mut hasher);
+    (executable, Fingerprint::from_path(executable).ok()?, program_id()).hash(&mut hasher);
     Some(format!("agent-{:016x}.pyc", hasher.finish()))
 }
 
@@ -270,7 +271,7 @@ mod tests {
             drop(all.shared(&flavor(module, &[]), now));
             drop(all.shared(&flavor(0, &[]), now));
         }
-        assert_eq!((all.by_flavor.len(), all.wanted.len()), (MOST_KEPT, MOST_KEPT));
+        assert_eq!((all.by_flavor.len(), all.wanted.len()), (MAX_ZYGOTES, MAX_ZYGOTES));
         for kept in [0, 98, 99] {
             assert!(all.by_flavor.contains_key(&flavor(kept, &[])), "{kept}");
         }
@@ -284,7 +285,7 @@ mod tests {
         for module in 1..100 {
             drop(all.shared(&flavor(module, &[]), now));
         }
-        all.drop_idle(now + 2 * LONGEST_IDLE);
+        all.drop_idle(now + 2 * IDLE_TIMEOUT);
         assert!(Arc::ptr_eq(&used, &all.shared(&flavor(0, &[]), now)));
     }
 
@@ -294,7 +295,7 @@ mod tests {
         for module in 0..20 {
             drop(all.shared(&flavor(module, &["wave"]), now));
         }
-        assert_eq!(all.by_flavor.len(), MOST_OF_TEMPLATES);
+        assert_eq!(all.by_flavor.len(), MAX_TEMPLATE_ZYGOTES);
     }
 
     #[test]
@@ -303,13 +304,13 @@ mod tests {
         for module in 0..3 {
             drop(all.shared(&flavor(module, &[]), now));
         }
-        all.drop_idle(now + LONGEST_IDLE / 2);
+        all.drop_idle(now + IDLE_TIMEOUT / 2);
         assert_eq!(all.by_flavor.len(), 3);
-        drop(all.shared(&flavor(1, &[]), now + LONGEST_IDLE / 2));
-        all.drop_idle(now + LONGEST_IDLE);
+        drop(all.shared(&flavor(1, &[]), now + IDLE_TIMEOUT / 2));
+        all.drop_idle(now + IDLE_TIMEOUT);
         let left: Vec<_> = all.by_flavor.keys().collect();
         assert_eq!(left, [&flavor(1, &[])], "it is the one that was wanted last");
-        all.drop_idle(now + 10 * LONGEST_IDLE);
+        all.drop_idle(now + 10 * IDLE_TIMEOUT);
         assert_eq!(all.by_flavor.len(), 1);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// How long `terminate` waits for what it killed. Longer takes only what hangs in the kernel, which
 /// runs no code of the sandbox any more.
-const END_BOUND: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which sandboxes can be reached, paused and measured.
 const IN_A_BOUNDARY: &str = "sandboxes of this host have it, in cells and in containers with Python: `-p local-eval`, \
@@ -383,7 +383,7 @@ impl SandboxBase {
     /// Ends it and waits until nothing runs any more.
     pub async fn terminate(&self) {
         self.end_reason.set(FailureKind::Terminated);
-        let _ = tokio::time::timeout(END_BOUND, self.host.end()).await;
+        let _ = tokio::time::timeout(END_TIMEOUT, self.host.end()).await;
         self.end(FailureKind::Terminated);
     }
 }

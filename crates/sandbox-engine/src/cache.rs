@@ -15,7 +15,7 @@ use sandbox_core::random_hex;
 use crate::cache_directory;
 
 /// Files kept; more are of interpreters and versions that are gone.
-const MOST: usize = 32;
+const MAX_FILES: usize = 32;
 
 /// A file of ours. What somebody else wrote, or could have written, is not read: it decides what is run.
 pub fn read(name: &str) -> Option<Vec<u8>> {
@@ -78,7 +78,7 @@ impl Cache {
             Dir::read_from(&self.0)?.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
         let names = names.collect::<Result<Vec<_>, _>>()?;
         let names = names.iter().filter(|name| !matches!(name.to_bytes(), b"." | b".."));
-        if names.clone().count() >= MOST {
+        if names.clone().count() >= MAX_FILES {
             for name in names {
                 unlinkat(&self.0, name, AtFlags::empty())?;
             }
@@ -128,10 +128,10 @@ mod tests {
     #[test]
     fn files_do_not_pile_up() {
         let home = tempfile::tempdir().unwrap();
-        for number in 0..2 * MOST {
+        for number in 0..2 * MAX_FILES {
             try_write(home.path(), &number.to_string(), b"x").unwrap();
         }
         let count = fs::read_dir(home.path()).unwrap().count();
-        assert!((1..=MOST).contains(&count), "{count}");
+        assert!((1..=MAX_FILES).contains(&count), "{count}");
     }
 }

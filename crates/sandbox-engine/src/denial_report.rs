@@ -16,14 +16,14 @@ use crate::attempts::Attempts;
 use crate::network::EgressFilter;
 
 /// Time after which a run is looked after for the first time, and between looks from then on.
-const FIRST_LOOK: Duration = Duration::from_secs(3);
-const NEXT_LOOK: Duration = Duration::from_secs(2);
+const FIRST_POLL_DELAY: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Bytes of each output stream that are looked through.
-const MAX_LOOKED_THROUGH: usize = 64 << 10;
+const MAX_SCANNED_BYTES: usize = 64 << 10;
 
 /// The most bytes of a phrase, which may come in two pieces.
-const MAX_PHRASE: usize = 48;
+const MAX_PHRASE_LENGTH: usize = 48;
 
 /// Phrases of programs that meet a network which is closed.
 const PHRASES: [&str; 15] = [
@@ -79,7 +79,7 @@ struct ScannedOutput {
 
 impl ScannedOutput {
     fn push(&mut self, data: &[u8]) {
-        let room = MAX_LOOKED_THROUGH.saturating_sub(self.looked_through);
+        let room = MAX_SCANNED_BYTES.saturating_sub(self.looked_through);
         let data = &data[..data.len().min(room)];
         if self.found || data.is_empty() {
             return;
@@ -88,7 +88,7 @@ impl ScannedOutput {
         self.end.extend_from_slice(data);
         let text = String::from_utf8_lossy(&self.end);
         self.found = PHRASES.iter().any(|phrase| text.contains(phrase));
-        self.end.drain(..self.end.len().saturating_sub(MAX_PHRASE));
+        self.end.drain(..self.end.len().saturating_sub(MAX_PHRASE_LENGTH));
     }
 }
 
@@ -135,7 +135,7 @@ impl DenialReporter {
             (gate, cursor)
         });
         let watched = gate.is_some() || closed.is_some();
-        let next = watched.then(|| Box::pin(tokio::time::sleep(FIRST_LOOK)));
+        let next = watched.then(|| Box::pin(tokio::time::sleep(FIRST_POLL_DELAY)));
         Self { gate, closed, next, reported: None }
     }
 
@@ -167,7 +167,7 @@ impl DenialReporter {
                 self.reported = Some(hint.clone());
                 return Some(hint);
             }
-            self.next = Some(Box::pin(tokio::time::sleep(NEXT_LOOK)));
+            self.next = Some(Box::pin(tokio::time::sleep(POLL_INTERVAL)));
         }
     }
 
@@ -298,9 +298,9 @@ mod tests {
         }
         assert!(scanned.found);
         let mut scanned = ScannedOutput::default();
-        scanned.push(&vec![b'x'; MAX_LOOKED_THROUGH]);
+        scanned.push(&vec![b'x'; MAX_SCANNED_BYTES]);
         scanned.push(b"EAI_AGAIN");
         assert!(!scanned.found);
-        assert!(PHRASES.iter().all(|phrase| phrase.len() <= MAX_PHRASE));
+        assert!(PHRASES.iter().all(|phrase| phrase.len() <= MAX_PHRASE_LENGTH));
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use crate::expiry::ActivityTracker;
 
 /// Between attempts to accept, when this process has no descriptors left.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// A connection to a server in a sandbox.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -140,7 +140,7 @@ async fn serve(
                 }
                 Err(error) => {
                     tracing::debug!(port, %error, "a connection could not be accepted");
-                    sleep(PAUSE).await;
+                    sleep(ACCEPT_RETRY_DELAY).await;
                 }
             },
         }

@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// The last one shall have begun its work before the next one is made beside it.
-const DELAY: Duration = Duration::from_millis(2);
+const START_DELAY: Duration = Duration::from_millis(2);
 
 /// How long a spare waits for somebody who wants it.
-const KEPT: Duration = Duration::from_secs(2);
+const KEEP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// At most one `T`, made by a recipe `R`, and what the last one was made by.
 ///
@@ -94,7 +94,7 @@ async fn keep_one<T>(
     making: impl Future<Output = Option<T>>,
     mut claims: oneshot::Receiver<Claim<T>>,
 ) {
-    let early = match timeout(DELAY, &mut claims).await {
+    let early = match timeout(START_DELAY, &mut claims).await {
         Ok(Ok(claim)) => Some(claim),
         Ok(Err(_)) => return,
         Err(_) => None,
@@ -102,7 +102,7 @@ async fn keep_one<T>(
     let Some(made) = making.await else { return };
     let claim = match early {
         Some(claim) => Some(claim),
-        None => timeout(KEPT, claims).await.ok().and_then(Result::ok),
+        None => timeout(KEEP_TIMEOUT, claims).await.ok().and_then(Result::ok),
     };
     if let Some(claim) = claim {
         drop(claim.send(made));

@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where programs are looked for when `PATH` is not set, as shells do.
-pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Finds a program on this process's `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     env::split_paths(&path)
         .filter(|directory| directory.is_absolute())
         .map(|directory| directory.join(name))

@@ -19,11 +19,11 @@ pub const MAX_FRAME: usize = 64 * 1024 * 1024;
 pub const MAX_PACKET: usize = 200 * 1024;
 
 /// Items of a list.
-const MOST_ITEMS: usize = 1 << 16;
+const MAX_ITEMS: usize = 1 << 16;
 
 const LENGTH: usize = 4;
 /// Capacity the reader keeps between frames, in bytes.
-const KEEP: usize = 256 * 1024;
+const MAX_KEPT_CAPACITY: usize = 256 * 1024;
 
 /// Why bytes are not a message, or a message cannot become bytes.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
@@ -158,8 +158,8 @@ impl FrameReader {
         }
         self.buffer.drain(..self.taken);
         self.taken = 0;
-        if self.buffer.capacity() > KEEP && self.buffer.len() <= KEEP {
-            self.buffer.shrink_to(KEEP);
+        if self.buffer.capacity() > MAX_KEPT_CAPACITY && self.buffer.len() <= MAX_KEPT_CAPACITY {
+            self.buffer.shrink_to(MAX_KEPT_CAPACITY);
         }
     }
 }
@@ -350,7 +350,7 @@ impl<'a> Fields<'a> {
         name: &'static str,
         item: impl FnMut(&mut Fields<'a>) -> Result<T, WireError>,
     ) -> Result<Vec<T>, WireError> {
-        self.list_of(name, MOST_ITEMS, item)
+        self.list_of(name, MAX_ITEMS, item)
     }
 
     /// Reads a list of at most `most` items.

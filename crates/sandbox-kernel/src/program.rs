@@ -12,7 +12,7 @@ const PARTS: [&str; 12] = [
     "directory",
     "scripts",
     "tools",
-    "offers",
+    "builtins_api",
     "variables",
     "errors",
     "hooks",

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 
-use crate::{COMPILED, PARTS, assemble};
+use crate::{BYTECODE, PARTS, assemble};
 
 /// What the command line holds.
 const BOOTSTRAP: &str = include_str!("agent/bootstrap.py");
@@ -16,23 +16,23 @@ const BOOTSTRAP: &str = include_str!("agent/bootstrap.py");
 pub const PROCESSES: &str = include_str!("agent/processes.py");
 
 /// What the agent begins with.
-pub const MUX: &str = include_str!("agent/mux.py");
+pub const MAIN: &str = include_str!("agent/agent.py");
 
 /// Sources that the agent compiles when it first needs them, by name.
 pub const AGENT_PARTS: [(&str, &str); 17] = [
     ("pipes", include_str!("agent/pipes.py")),
     ("processes", PROCESSES),
-    ("calls", include_str!("agent/calls.py")),
+    ("seccomp", include_str!("agent/seccomp.py")),
     ("children", include_str!("agent/children.py")),
-    ("copies", include_str!("agent/copies.py")),
-    ("stillness", include_str!("agent/stillness.py")),
-    ("jobs", include_str!("agent/jobs.py")),
-    ("verbs", include_str!("agent/verbs.py")),
+    ("checkpoints", include_str!("agent/checkpoints.py")),
+    ("pause", include_str!("agent/pause.py")),
+    ("requests", include_str!("agent/requests.py")),
+    ("dispatch", include_str!("agent/dispatch.py")),
     ("paths", include_str!("agent/paths.py")),
-    ("freeing", include_str!("agent/freeing.py")),
+    ("memory_release", include_str!("agent/memory_release.py")),
     ("files", include_str!("agent/files.py")),
-    ("taken", include_str!("agent/taken.py")),
-    ("trees", include_str!("agent/trees.py")),
+    ("fd_transfer", include_str!("agent/fd_transfer.py")),
+    ("file_trees", include_str!("agent/file_trees.py")),
     ("glob", include_str!("agent/glob.py")),
     ("watch", include_str!("agent/watch.py")),
     ("tunnel", include_str!("agent/tunnel.py")),
@@ -43,7 +43,7 @@ pub const AGENT_PARTS: [(&str, &str); 17] = [
 #[must_use]
 pub fn agent() -> &'static str {
     static PROGRAM: OnceLock<String> = OnceLock::new();
-    PROGRAM.get_or_init(|| assemble(PARTS.iter().chain(&AGENT_PARTS), MUX))
+    PROGRAM.get_or_init(|| assemble(PARTS.iter().chain(&AGENT_PARTS), MAIN))
 }
 
 /// Which byte code an interpreter takes, as it tells itself (`importlib.util.MAGIC_NUMBER`).
@@ -78,14 +78,14 @@ pub type ByteCode<'a> = &'a (dyn Fn(PycMagic) -> Option<Bytes> + Send + Sync);
 #[must_use]
 pub fn compiler(magic: PycMagic) -> Vec<String> {
     let magic = magic.to_string();
-    ["-I", "-S", "-B", "-X", "utf8", "-c", COMPILED, &magic].map(str::to_owned).to_vec()
+    ["-I", "-S", "-B", "-X", "utf8", "-c", BYTECODE, &magic].map(str::to_owned).to_vec()
 }
 
 /// Tells byte code of this agent from that of others, by kind of interpreter. For caches: it may differ between builds.
 #[must_use]
 pub fn byte_code_id(magic: PycMagic) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (agent(), COMPILED, magic).hash(&mut hasher);
+    (agent(), BYTECODE, magic).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn sources_are_ascii_so_that_their_literals_are_python() {
-        for (name, source) in AGENT_PARTS.iter().chain(&[("mux", MUX), ("bootstrap", BOOTSTRAP)]) {
+        for (name, source) in AGENT_PARTS.iter().chain(&[("agent", MAIN), ("bootstrap", BOOTSTRAP)])
+        {
             assert!(source.is_ascii(), "{name}");
             assert!(source.starts_with("\"\"\""), "{name} has no docstring");
         }
@@ -143,7 +144,7 @@ mod tests {
         for words in
             [r#"ARRIVED = b"a""#, r#"EXPORT_VARIABLES, PREPARE, RESTORE = b"s", b"p", b"w""#]
         {
-            for name in ["holder", "copies"] {
+            for name in ["checkpoint", "checkpoints"] {
                 assert!(source(name).lines().any(|line| line == words), "{words} in {name}");
             }
         }

@@ -39,15 +39,15 @@ pub const HARMLESS: &str = "--version";
 pub const ZYGOTE: &str = include_str!("worker/zygote.py");
 
 /// What comes before each program: finds the parts.
-pub const PRELUDE: &str = include_str!("worker/parts.py");
+pub const LOADER: &str = include_str!("worker/loader.py");
 
 /// What compiles programs, for one that starts elsewhere as well.
-pub const COMPILED: &str = include_str!("worker/compiled.py");
+pub const BYTECODE: &str = include_str!("worker/bytecode.py");
 
 /// Sources that a program compiles when it first needs them, by name.
 pub const PARTS: [(&str, &str); 29] = [
     ("codec", include_str!("worker/codec.py")),
-    ("compiled", COMPILED),
+    ("bytecode", BYTECODE),
     ("worker", include_str!("worker/worker.py")),
     ("driver", include_str!("worker/driver.py")),
     ("streams", include_str!("worker/streams.py")),
@@ -57,22 +57,22 @@ pub const PARTS: [(&str, &str); 29] = [
     ("scripts", include_str!("worker/scripts.py")),
     ("cell", include_str!("worker/cell.py")),
     ("errors", include_str!("worker/errors.py")),
-    ("awaits", include_str!("worker/awaits.py")),
+    ("top_level_await", include_str!("worker/top_level_await.py")),
     ("variables", include_str!("worker/variables.py")),
-    ("offers", include_str!("worker/offers.py")),
+    ("builtins_api", include_str!("worker/builtins_api.py")),
     ("tools", include_str!("worker/tools.py")),
     ("hooks", include_str!("worker/hooks.py")),
     ("rich", include_str!("worker/rich.py")),
     ("shell", include_str!("worker/shell.py")),
-    ("orphan", include_str!("worker/orphan.py")),
-    ("holder", include_str!("worker/holder.py")),
-    ("state", include_str!("worker/state.py")),
-    ("values", include_str!("worker/values.py")),
+    ("double_fork", include_str!("worker/double_fork.py")),
+    ("checkpoint", include_str!("worker/checkpoint.py")),
+    ("variable_export", include_str!("worker/variable_export.py")),
+    ("pickle_by_value", include_str!("worker/pickle_by_value.py")),
     ("imported", include_str!("worker/imported.py")),
-    ("inline", include_str!("worker/inline.py")),
+    ("matplotlib_inline", include_str!("worker/matplotlib_inline.py")),
     ("magics", include_str!("worker/magics.py")),
     ("installed", include_str!("worker/installed.py")),
-    ("warm", include_str!("worker/warm.py")),
+    ("warmup", include_str!("worker/warmup.py")),
     ("template", include_str!("worker/template.py")),
     ("program", include_str!("worker/program.py")),
 ];
@@ -116,7 +116,7 @@ pub fn assemble<'a>(parts: impl IntoIterator<Item = &'a (&'a str, &'a str)>, mai
         .into_iter()
         .map(|(name, source)| format!("{}: {}", literal(name), literal(source)))
         .collect();
-    format!("SOURCES = {{{}}}\n{PRELUDE}\n\n{main}", parts.join(", "))
+    format!("SOURCES = {{{}}}\n{LOADER}\n\n{main}", parts.join(", "))
 }
 
 /// One part by its name, such as `tools`: for another program that speaks this vocabulary. A part finds others by a
@@ -130,7 +130,7 @@ pub fn part(name: &str) -> Option<&'static str> {
 #[must_use]
 pub fn program_id() -> u64 {
     let mut hasher = DefaultHasher::new();
-    (PRELUDE, ZYGOTE, PARTS).hash(&mut hasher);
+    (LOADER, ZYGOTE, PARTS).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn sources_are_ascii_so_that_their_literals_are_python() {
-        for (name, source) in PARTS.iter().chain([&("zygote", ZYGOTE), &("parts", PRELUDE)]) {
+        for (name, source) in PARTS.iter().chain([&("zygote", ZYGOTE), &("loader", LOADER)]) {
             assert!(source.is_ascii(), "{name}");
             assert!(source.starts_with("\"\"\""), "{name} has no docstring");
         }
@@ -215,7 +215,7 @@ mod tests {
     fn the_program_holds_every_part_on_its_first_line() {
         let program = program();
         let (table, rest) = program.split_once('\n').expect("two parts");
-        assert!(rest.starts_with(PRELUDE) && rest.ends_with(ZYGOTE));
+        assert!(rest.starts_with(LOADER) && rest.ends_with(ZYGOTE));
         for (name, _) in PARTS {
             assert!(table.contains(&format!("\"{name}\": ")), "{name}");
         }

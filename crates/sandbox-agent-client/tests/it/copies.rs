@@ -12,7 +12,7 @@ const KILL: i32 = 9;
 const STOP: i32 = 19;
 
 /// How long the agent may take to hear of an end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn worker(test: &TestBox) -> WorkerIo {
     let cwd = test.home.path().to_string_lossy().into_owned();
@@ -48,7 +48,7 @@ fn below(agent: u32) -> Vec<u32> {
 async fn until_nothing_is_below(agent: u32) {
     let began = Instant::now();
     while !below(agent).is_empty() {
-        assert!(began.elapsed() < PATIENCE, "{:?} are left", below(agent));
+        assert!(began.elapsed() < TIMEOUT, "{:?} are left", below(agent));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -97,7 +97,7 @@ async fn a_copy_that_died_is_told() {
     }
     let began = Instant::now();
     while held.is_alive() {
-        assert!(began.elapsed() < PATIENCE, "a dead copy counts as alive");
+        assert!(began.elapsed() < TIMEOUT, "a dead copy counts as alive");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(held.restore().await.unwrap_err().kind(), sandbox_core::ErrorKind::NotFound);

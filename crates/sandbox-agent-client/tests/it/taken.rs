@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::support::{TestBox, collect, may_look};
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// More than may be on its way over a connection.
 const LARGE: usize = 40 << 20;
@@ -76,7 +76,7 @@ impl TestBox {
 
 /// The rest arrives while the agent does nothing, or does not.
 async fn arrives_without_agent(place: &TestBox, content: ByteStream, expected: bool) {
-    let patience = if expected { PATIENCE } else { Duration::from_millis(500) };
+    let patience = if expected { TIMEOUT } else { Duration::from_millis(500) };
     place.signal(Signal::STOP);
     let arrived = timeout(patience, collect(content)).await;
     place.signal(Signal::CONT);
@@ -135,7 +135,7 @@ async fn a_file_that_grows_is_read_on_and_one_that_shrinks_ends() {
         let mut reading = files.read("large", ALL).await.unwrap();
         let first = reading.next().await.unwrap().unwrap().to_vec();
         grown.set_len(2 << 20).unwrap();
-        let rest = timeout(PATIENCE, collect(reading)).await.unwrap().unwrap();
+        let rest = timeout(TIMEOUT, collect(reading)).await.unwrap().unwrap();
         // As much as was on its way.
         assert!((2 << 20..LARGE).contains(&(first.len() + rest.len())), "{}", rest.len());
     }
@@ -151,7 +151,7 @@ async fn what_is_refused_is_refused_alike() {
         place.make("large", 2 << 20);
         let mut told = Vec::new();
         for files in place.ways() {
-            let error = timeout(PATIENCE, files.read(name, ALL)).await.unwrap().err().unwrap();
+            let error = timeout(TIMEOUT, files.read(name, ALL)).await.unwrap().err().unwrap();
             told.push((error.kind(), error.to_string(), error.context().to_vec()));
         }
         assert_eq!(told[0], told[1]);
@@ -171,7 +171,7 @@ async fn another_process_is_not_believed_and_files_are_sent() {
         let files = place.files().taken_from(Arc::new(Known(number)));
         // The second time it is known.
         for _ in 0..2 {
-            let reading = timeout(PATIENCE, files.read("large", ALL)).await.unwrap().unwrap();
+            let reading = timeout(TIMEOUT, files.read("large", ALL)).await.unwrap().unwrap();
             assert!(collect(reading).await.unwrap() == content, "{number:?}");
         }
         let reading = files.read("large", ALL).await.unwrap();
@@ -198,7 +198,7 @@ async fn the_agent_keeps_nothing_open() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(PATIENCE, closed).await.expect("what nobody reads is closed");
+        timeout(TIMEOUT, closed).await.expect("what nobody reads is closed");
     }
 }
 
@@ -211,7 +211,7 @@ async fn the_end_of_the_box_ends_what_is_read() {
         let mut reading = files.read("large", ALL).await.unwrap();
         reading.next().await.unwrap().unwrap();
         place.pipe.kill();
-        let rest: Vec<_> = timeout(PATIENCE, reading.collect()).await.unwrap();
+        let rest: Vec<_> = timeout(TIMEOUT, reading.collect()).await.unwrap();
         let error = rest.last().unwrap().as_ref().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
         assert!(rest.iter().filter(|piece| piece.is_err()).count() == 1);

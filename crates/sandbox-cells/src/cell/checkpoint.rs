@@ -48,7 +48,7 @@ const RESTORE: &[u8] = b"w";
 const EXPORT_VARIABLES: &[u8] = b"s";
 
 /// How long a copy may take to be there: a fork of a large process on a busy machine.
-const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Keeps kills out of a cell. A second one of the same task could wait for a kill that waits for the first.
 type Starting = Arc<OwnedRwLockReadGuard<()>>;
@@ -189,7 +189,7 @@ impl PendingCopy {
     }
 
     async fn keep(self) -> Result<ForkedCopy> {
-        let said = timeout(ARRIVAL_BOUND, self.sender()).await;
+        let said = timeout(ARRIVAL_TIMEOUT, self.sender()).await;
         let problem = |error: io::Error| {
             Error::new(ErrorKind::Unavailable, OPERATION, "the copy did not come to be")
                 .with_source(error)
@@ -439,7 +439,7 @@ impl Process for RestoredProcess {
     }
 
     fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
-        Some(Box::new(ProcTree::of(self.host_pid, Some(self.handle.cell.pid()))))
+        Some(Box::new(ProcTree::new(self.host_pid, Some(self.handle.cell.pid()))))
     }
 
     fn peak_memory(&self) -> Option<u64> {

@@ -44,7 +44,7 @@ use sandbox_engine::wire::FrameReader;
 const BEGIN: u8 = 1;
 
 /// How long a program may take until it begins.
-const BEGIN_BOUND: Duration = Duration::from_secs(30);
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Gives the zygote that workers of a box are forked from, starting it when it is not there.
 pub type ZygoteSource = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<Zygote>>> + Send + Sync>;
@@ -111,7 +111,7 @@ impl CellHost {
     ) -> Result<Spawned> {
         let Forked { process, control, stdout, stderr } =
             self.fork(zygote, arguments, spec).await?;
-        let pid = timeout(BEGIN_BOUND, beginning(&control))
+        let pid = timeout(BEGIN_TIMEOUT, beginning(&control))
             .await
             .unwrap_or_else(|_| Err(not_begun("it was not ready in time".to_owned())))?;
         process.register(pid).await?;

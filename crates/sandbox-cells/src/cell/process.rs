@@ -257,7 +257,7 @@ impl Process for WorkerProcess {
     }
 
     fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
-        Some(Box::new(ProcTree::of(self.host_pid, Some(self.cell.pid()))))
+        Some(Box::new(ProcTree::new(self.host_pid, Some(self.cell.pid()))))
     }
 
     fn peak_memory(&self) -> Option<u64> {
@@ -372,7 +372,7 @@ impl Process for ProgramProcess {
         let pid = self.host_pid()?;
         // Without a cell it is below a keeper, which takes in what loses its parent.
         let keeper = descendants::parent(pid).filter(|parent| *parent != self.first);
-        Some(Box::new(ProcTree::of(keeper.unwrap_or(pid), Some(self.first))))
+        Some(Box::new(ProcTree::new(keeper.unwrap_or(pid), Some(self.first))))
     }
 
     fn peak_memory(&self) -> Option<u64> {

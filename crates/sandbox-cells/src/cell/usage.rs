@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::CellHost;
 
 /// How long the kernel may take to tell what a cell uses.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
+const USAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The processor time that was told last, in microseconds. What ended unseen does not take it back.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl CellHost {
         let (living, gone) = self.workers.look();
         let cell = self.cell.clone();
         let failed = |message: String| Error::new(ErrorKind::Unavailable, "metrics", message);
-        let looked = timeout(LOOK_TIMEOUT, spawn_blocking(move || cell.usage(&living)));
+        let looked = timeout(USAGE_TIMEOUT, spawn_blocking(move || cell.usage(&living)));
         let usage = match looked.await {
             Ok(Ok(Ok(usage))) => usage,
             Ok(Ok(Err(error))) => {
@@ -46,7 +46,7 @@ impl CellHost {
             }
             Err(_) => {
                 let message = format!(
-                    "the kernel has not told within {LOOK_TIMEOUT:?} what the sandbox uses"
+                    "the kernel has not told within {USAGE_TIMEOUT:?} what the sandbox uses"
                 );
                 return Err(failed(message).with_hint("ask again, or end the sandbox"));
             }

@@ -25,10 +25,10 @@ use sandbox_engine::host::Exit;
 use sandbox_engine::wire::MAX_PACKET;
 
 /// How long an interpreter may take to start and import what it was told to.
-const START_BOUND: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long a fork or a reap may take.
-const REPLY_BOUND: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Bytes of its standard error that a failed start shows.
 const SHOWN_STDERR: usize = 4096;
@@ -160,7 +160,7 @@ impl Zygote {
         };
         tokio::spawn(round_trip.run());
         let begun = ask(&requests, ZygoteRequest::Start(start), for_byte_code);
-        let reply = match timeout(START_BOUND, arrival(begun)).await {
+        let reply = match timeout(START_TIMEOUT, arrival(begun)).await {
             Ok(Some(reply)) => reply,
             Ok(None) => return Err(died_at_start(executable, &shown)),
             Err(_) => {
@@ -170,7 +170,7 @@ impl Zygote {
                     format!(
                         "{} was not ready after {} s",
                         executable.display(),
-                        START_BOUND.as_secs()
+                        START_TIMEOUT.as_secs()
                     ),
                 ));
             }
@@ -258,7 +258,7 @@ impl Zygote {
     }
 
     async fn ask(&self, request: ZygoteRequest, descriptors: Vec<OwnedFd>) -> Result<ZygoteReply> {
-        match timeout(REPLY_BOUND, arrival(ask(&self.requests, request, descriptors))).await {
+        match timeout(REPLY_TIMEOUT, arrival(ask(&self.requests, request, descriptors))).await {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(Error::new(
                 ErrorKind::Unavailable,

@@ -24,7 +24,7 @@ use sandbox_engine::{
 use sandbox_python as python;
 
 /// The longest wait for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The interpreter under test: `SANDBOX_TEST_PYTHON`, else `python3` of `PATH`.
 pub(crate) static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -334,7 +334,7 @@ impl Worker {
         let mut outcome = Outcome::default();
         let start = Instant::now();
         loop {
-            assert!(start.elapsed() < PATIENCE, "no end of the run; so far {outcome:?}");
+            assert!(start.elapsed() < TIMEOUT, "no end of the run; so far {outcome:?}");
             let ready = wait(&[self.control.as_fd(), self.stdout.as_fd(), self.stderr.as_fd()]);
             let alive = !ready[0] || self.read_control(&mut outcome);
             self.drain(&mut outcome);
@@ -419,7 +419,7 @@ impl Worker {
                     reply => return Some(reply),
                 }
             }
-            assert!(start.elapsed() < PATIENCE, "no reply");
+            assert!(start.elapsed() < TIMEOUT, "no reply");
             if wait(&[self.control.as_fd()])[0] {
                 let mut bytes = [0; 65536];
                 let length = rustix::io::read(&self.control, &mut bytes[..]).unwrap_or(0);
@@ -540,7 +540,7 @@ fn send_with_files(to: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -
 fn receive_packet(from: BorrowedFd<'_>) -> ZygoteReply {
     let start = Instant::now();
     while !wait(&[from])[0] {
-        assert!(start.elapsed() < PATIENCE, "the zygote does not answer");
+        assert!(start.elapsed() < TIMEOUT, "the zygote does not answer");
     }
     let mut bytes = vec![0; sandbox_engine::wire::MAX_PACKET];
     let (length, _) = recv(from, &mut bytes[..], RecvFlags::empty()).expect("receive");

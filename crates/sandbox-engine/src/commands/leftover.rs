@@ -36,7 +36,7 @@ const MAX_STREAMS: usize = 512;
 /// How much is dropped at once, and how long the next piece waits then: what floods its output is slowed down, and does
 /// not keep this process busy.
 const BURST: usize = 256 << 10;
-const PAUSE: Duration = Duration::from_millis(20);
+const QUIET_INTERVAL: Duration = Duration::from_millis(20);
 
 const BUFFER: usize = 16 << 10;
 
@@ -120,7 +120,7 @@ async fn drain(stream: Box<dyn Readable>) {
             }
         }
         if taken >= BURST {
-            sleep(PAUSE).await;
+            sleep(QUIET_INTERVAL).await;
         }
     }
 }

@@ -38,13 +38,13 @@ pub type Guard = Box<dyn Any + Send + Sync>;
 const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 
 /// Commands whose trees [`Commands::end_all`] ends. A box may tell only so many trees apart.
-const MOST_REMEMBERED: usize = 256;
+const MAX_REMEMBERED: usize = 256;
 
 /// Background commands that have ended and can still be connected to.
-const MOST_ENDED: usize = 64;
+const MAX_ENDED: usize = 64;
 
 /// Characters of a command that listings show.
-const MOST_SHOWN: usize = 1000;
+const MAX_SHOWN: usize = 1000;
 
 /// The commands of one box.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Commands {
         let watch = watch(tree.clone(), limits, Arc::clone(&end));
         let mut tasks = vec![tokio::spawn(watch).abort_handle()];
         let (id, pid) = (random_hex(4), process.pid());
-        let line = request.command.to_string().chars().take(MOST_SHOWN).collect();
+        let line = request.command.to_string().chars().take(MAX_SHOWN).collect();
         let is_open =
             request.interactive || (request.pty.is_some() && matches!(request.stdin, Stdin::Empty));
         let mut input = Input::Given;
@@ -215,8 +215,8 @@ impl Commands {
     /// Remembers a command, and forgets old ones that have ended.
     fn remember(&self, entry: Arc<Entry>) {
         let mut entries = self.entries();
-        forget_oldest(&mut entries, MOST_ENDED, |entry| entry.background.is_some());
-        let others = MOST_REMEMBERED.saturating_sub(MOST_ENDED);
+        forget_oldest(&mut entries, MAX_ENDED, |entry| entry.background.is_some());
+        let others = MAX_REMEMBERED.saturating_sub(MAX_ENDED);
         forget_oldest(&mut entries, others, |entry| entry.background.is_none());
         entries.push_back(entry);
     }

@@ -12,19 +12,19 @@ use tokio::time::timeout;
 use super::STREAMS;
 
 /// Bytes kept of the beginning of a stream, and again of its end.
-const KEEP_EACH_END: usize = 256 << 10;
+const KEPT_PER_END: usize = 256 << 10;
 
 /// Pieces kept likewise, because each costs more than its bytes.
-const MOST_CHUNKS: usize = 4096;
+const MAX_CHUNKS: usize = 4096;
 
 /// Neighbours become one piece up to that size.
 const CHUNK: usize = 16 << 10;
 
 /// How far a listener may stay behind before the command is held back. Less than what is kept, so it misses nothing.
-const MOST_BEHIND: u64 = (KEEP_EACH_END / 2) as u64;
+const MAX_LAG: u64 = (KEPT_PER_END / 2) as u64;
 
 /// How long a command is held back for a listener that does not read any more.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LISTENER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long for one that has not begun to: whoever starts a command and reads at once may be a process away.
 const BEGINNING: Duration = Duration::from_secs(1);
@@ -129,7 +129,7 @@ impl State {
 
     fn is_behind(&self, cursor: &Cursor) -> bool {
         let behind = |index: usize| self.streams[index].total - cursor.read[index];
-        behind(0).max(behind(1)) > MOST_BEHIND
+        behind(0).max(behind(1)) > MAX_LAG
     }
 
     /// How long the command is held back, if it is.
@@ -149,7 +149,7 @@ impl State {
 
     fn next(&mut self, listener: u64) -> Option<CommandEvent> {
         let mut cursor = self.listeners.get(&listener).copied().unwrap_or_default();
-        cursor.awaited = Some(PATIENCE);
+        cursor.awaited = Some(LISTENER_TIMEOUT);
         let event = self.next_output(&mut cursor);
         self.listeners.insert(listener, cursor);
         event.or_else(|| self.outcome.clone().map(CommandEvent::Finished))
@@ -204,8 +204,8 @@ impl Stream {
         let start = self.total;
         self.total += data.len() as u64;
         let to_head = self.tail.is_empty()
-            && self.head_bytes + data.len() <= KEEP_EACH_END
-            && self.head.len() < MOST_CHUNKS;
+            && self.head_bytes + data.len() <= KEPT_PER_END
+            && self.head.len() < MAX_CHUNKS;
         let (part, bytes) = match to_head {
             true => (&mut self.head, &mut self.head_bytes),
             false => (&mut self.tail, &mut self.tail_bytes),
@@ -230,7 +230,7 @@ impl Stream {
 
     fn forget_middle(&mut self) {
         while let Some(oldest) = self.tail.front().map(|chunk| chunk.data.len())
-            && (self.tail_bytes - oldest >= KEEP_EACH_END || self.tail.len() > MOST_CHUNKS)
+            && (self.tail_bytes - oldest >= KEPT_PER_END || self.tail.len() > MAX_CHUNKS)
         {
             self.tail_bytes -= oldest;
             self.tail.pop_front();
@@ -275,7 +275,7 @@ mod tests {
         let totals = state.streams[0].totals();
         assert_eq!((totals.bytes_total, totals.bytes_kept), (5_000_000, output.len() as u64));
         assert_eq!(output.len() as u64 + lost, 5_000_000);
-        assert!((2 * KEEP_EACH_END - CHUNK..2 * KEEP_EACH_END + CHUNK).contains(&output.len()));
+        assert!((2 * KEPT_PER_END - CHUNK..2 * KEPT_PER_END + CHUNK).contains(&output.len()));
         let head = state.streams[0].head_bytes;
         assert_eq!(output[..head], all[..head]);
         assert!(all.ends_with(&output[head..]));
@@ -297,7 +297,7 @@ mod tests {
             state.push(1, b"y");
         }
         for stream in &state.streams {
-            assert!(stream.head.len() + stream.tail.len() <= 2 * MOST_CHUNKS);
+            assert!(stream.head.len() + stream.tail.len() <= 2 * MAX_CHUNKS);
         }
         let (output, lost) = read(&mut state, 2);
         assert_eq!(output[0].len() as u64 + lost[0], 100_003);
@@ -307,15 +307,15 @@ mod tests {
     #[test]
     fn who_reads_is_waited_for_and_who_does_not_is_not() {
         let mut state = State::default();
-        state.push(0, &vec![0; 2 * MOST_BEHIND as usize]);
+        state.push(0, &vec![0; 2 * MAX_LAG as usize]);
         assert_eq!(state.held_back(), None);
         state.next(1);
-        assert_eq!(state.held_back(), Some(PATIENCE));
+        assert_eq!(state.held_back(), Some(LISTENER_TIMEOUT));
         state.wait_for_none();
         assert_eq!(state.held_back(), None);
         assert_eq!(read(&mut state, 1).1, [0, 0]);
-        state.push(0, &vec![0; 8 * KEEP_EACH_END]);
-        assert_eq!(state.held_back(), Some(PATIENCE));
+        state.push(0, &vec![0; 8 * KEPT_PER_END]);
+        assert_eq!(state.held_back(), Some(LISTENER_TIMEOUT));
         assert!(read(&mut state, 1).1[0] > 0);
     }
 
@@ -323,7 +323,7 @@ mod tests {
     async fn who_is_about_to_read_is_waited_for_a_moment() {
         let kept = OutputBuffer::default();
         kept.expect(1);
-        kept.push(OutputStream::Stdout, &vec![0; 8 * KEEP_EACH_END]);
+        kept.push(OutputStream::Stdout, &vec![0; 8 * KEPT_PER_END]);
         let begun = std::time::Instant::now();
         kept.room().await;
         assert!(begun.elapsed() >= BEGINNING, "{:?}", begun.elapsed());

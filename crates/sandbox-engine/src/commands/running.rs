@@ -27,13 +27,13 @@ const CHUNK: usize = 64 << 10;
 
 /// More than a stream holds back that does not say how much: after that much, everything the command itself wrote has been
 /// read.
-const DRAIN_BOUND: usize = 1 << 20;
+const MAX_DRAINED_BYTES: usize = 1 << 20;
 
 /// How soon a process is looked for again that could not be found yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long it may live without having been found: what nobody can count, nobody limits.
-const LONGEST_UNSEEN: Duration = Duration::from_secs(2);
+const MAX_UNOBSERVED: Duration = Duration::from_secs(2);
 
 const SIGKILL: i32 = 9;
 
@@ -121,7 +121,7 @@ async fn passed(limit: Option<Duration>) -> Duration {
 /// Waits until the command may use no more, and says why.
 async fn used_up(process: &dyn Process, limit: Option<Duration>) -> String {
     let Some(limit) = limit else { return pending().await };
-    let Ok(mut tree) = timeout(LONGEST_UNSEEN, tree_of(process, limit)).await else {
+    let Ok(mut tree) = timeout(MAX_UNOBSERVED, tree_of(process, limit)).await else {
         return format!(
             "command was ended: its CPU time of {} cannot be limited, because /proc of this host does not show it; \
              leave the limit out, or have /proc mounted without `hidepid`",
@@ -140,7 +140,7 @@ async fn tree_of(process: &dyn Process, limit: Duration) -> TreeLimit {
     loop {
         match TreeLimit::begin(process, limit) {
             Some(tree) => return tree,
-            None => sleep(LOOK_AGAIN).await,
+            None => sleep(POLL_INTERVAL).await,
         }
     }
 }
@@ -186,7 +186,7 @@ impl Default for Progress {
         Self {
             buffer: vec![0; CHUNK],
             exit: None,
-            owed: [DRAIN_BOUND; 2],
+            owed: [MAX_DRAINED_BYTES; 2],
             moment: None,
             put_out: 0,
             exceeded: false,
@@ -215,7 +215,7 @@ impl Running {
                 Next::Exited(exit) => {
                     self.progress.exit = Some(exit);
                     self.progress.owed = self.streams.each_ref().map(|stream| {
-                        stream.as_ref().and_then(|stream| stream.unread()).unwrap_or(DRAIN_BOUND)
+                        stream.as_ref().and_then(|stream| stream.unread()).unwrap_or(MAX_DRAINED_BYTES)
                     });
                 }
             }

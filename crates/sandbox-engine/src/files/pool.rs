@@ -17,10 +17,10 @@ use rustix::thread::{CapabilitySet, capabilities, set_thread_groups};
 use tokio::sync::oneshot;
 
 /// Threads of each kind. Work comes in small chunks, so more of them would only wait for a slow disk.
-const MOST_THREADS: usize = 64;
+const MAX_THREADS: usize = 64;
 
 /// How long a thread waits for more work.
-const LINGER: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A user and a group whose rights count, other than those of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Pool {
     fn submit(&'static self, job: Job) {
         let mut state = self.state();
         state.queue.push_back(job);
-        if state.queue.len() <= state.idle || state.threads >= MOST_THREADS {
+        if state.queue.len() <= state.idle || state.threads >= MAX_THREADS {
             drop(state);
             return self.work.notify_one();
         }
@@ -148,7 +148,7 @@ impl Pool {
             }
             state.idle += 1;
             let (back, waited) =
-                self.work.wait_timeout(state, LINGER).unwrap_or_else(PoisonError::into_inner);
+                self.work.wait_timeout(state, IDLE_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
             state = back;
             state.idle -= 1;
             if waited.timed_out() && state.queue.is_empty() {

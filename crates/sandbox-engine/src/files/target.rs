@@ -6,8 +6,8 @@ use sandbox_core::{ErrorKind, Result};
 use super::{PathContext, names};
 
 /// The longest path, and the longest part of it, in bytes.
-const MOST_PATH: usize = 4096;
-const MOST_NAME: usize = 255;
+const MAX_PATH_LENGTH: usize = 4096;
+const MAX_NAME_LENGTH: usize = 255;
 
 /// A path, checked and absolute.
 #[derive(Clone, Debug)]
@@ -36,10 +36,10 @@ impl Target {
             format!("{}/{path}", base.trim_end_matches('/'))
         };
         let bytes = names::to_bytes(&absolute);
-        if bytes.len() > MOST_PATH {
+        if bytes.len() > MAX_PATH_LENGTH {
             return Err(about.invalid("name_too_long", "the path is longer than 4096 bytes"));
         }
-        if bytes.split(|byte| *byte == b'/').any(|part| part.len() > MOST_NAME) {
+        if bytes.split(|byte| *byte == b'/').any(|part| part.len() > MAX_NAME_LENGTH) {
             return Err(about.invalid("name_too_long", "a name in it is longer than 255 bytes"));
         }
         let parts = absolute.split('/').filter(|part| !matches!(*part, "" | "."));

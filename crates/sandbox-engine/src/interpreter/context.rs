@@ -28,13 +28,13 @@ use crate::host::{ProcessHost, WorkerSpec};
 use crate::message::{Reply, Request, Run, RunMode, WireFailureKind};
 
 /// How long reading or setting a variable may take.
-pub(super) const VARIABLE_BOUND: Duration = Duration::from_secs(30);
+pub(super) const VARIABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Values of JSON in one variable, some 400 MB.
-const MOST_OF_A_VARIABLE: usize = 4_000_000;
+const MAX_VARIABLE_VALUES: usize = 4_000_000;
 
 /// How long a run that is over may still keep the queue.
-const LET_GO_BOUND: Duration = Duration::from_secs(1);
+const SLOT_RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One interpreter with its queue. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -274,7 +274,7 @@ impl InterpreterContext {
             Ok(slot) => slot,
             // A run that is over has a moment to let go of it.
             Err(_) if !self.is_executing() => {
-                timeout(LET_GO_BOUND, queue.lock_owned()).await.ok()?
+                timeout(SLOT_RELEASE_TIMEOUT, queue.lock_owned()).await.ok()?
             }
             Err(_) => return None,
         };
@@ -299,8 +299,8 @@ impl InterpreterContext {
         let name = name.to_owned();
         let json = self.exchange("get_variable", |id| Request::GetVariable { id, name }).await?;
         let values = count_values(&json);
-        if values > MOST_OF_A_VARIABLE {
-            let why = format!("holds {values} values, over the limit of {MOST_OF_A_VARIABLE}");
+        if values > MAX_VARIABLE_VALUES {
+            let why = format!("holds {values} values, over the limit of {MAX_VARIABLE_VALUES}");
             return Err(Error::invalid("value", why));
         }
         serde_json::from_str(&json).map_err(|error| protocol("get_variable", &error.to_string()))
@@ -328,7 +328,7 @@ impl InterpreterContext {
         worker.watchdog.begin(
             id,
             FinalReply::Value,
-            Limits { wall: Some(VARIABLE_BOUND), cpu: None },
+            Limits { wall: Some(VARIABLE_TIMEOUT), cpu: None },
             None,
         );
         let task = tokio::spawn(answer(slot, id, request, operation));

@@ -17,10 +17,10 @@ use crate::host::{Readable, WorkerIo};
 
 /// How much is dropped at once, and how long the next piece waits then.
 const BURST: usize = 256 << 10;
-const PAUSE: Duration = Duration::from_millis(20);
+const BURST_INTERVAL: Duration = Duration::from_millis(20);
 
 /// More than a pipe holds: bytes that are dropped of each stream when a request comes.
-const MAX_AT_ONCE: usize = 1 << 20;
+const MAX_BURST: usize = 1 << 20;
 
 const BUFFER: usize = 16 << 10;
 
@@ -85,7 +85,7 @@ impl Idle {
         if std::mem::take(&mut state.is_idle) {
             let mut buffer = vec![0; BUFFER];
             for index in 0..2 {
-                self.shared.drop_some(&mut state, index, &mut buffer, MAX_AT_ONCE);
+                self.shared.drop_some(&mut state, index, &mut buffer, MAX_BURST);
             }
         }
     }
@@ -150,7 +150,7 @@ impl Shared {
                 [0, 1].map(|index| self.drop_some(&mut state, index, &mut buffer, BURST))
             };
             if dropped.iter().any(|count| *count >= BURST) {
-                sleep(PAUSE).await;
+                sleep(BURST_INTERVAL).await;
             }
         }
     }

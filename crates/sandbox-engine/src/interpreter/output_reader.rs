@@ -10,10 +10,10 @@ use crate::host::Readable;
 
 /// More than a stream can hold back. After that much, whatever was written before a reply has been read, even when a
 /// child process keeps writing.
-pub(super) const DRAIN_BOUND: usize = 1 << 20;
+pub(super) const MAX_DRAINED_BYTES: usize = 1 << 20;
 
 /// The same where the stream and the reply may have come on different ways.
-const MARK_BOUND: usize = 2 * DRAIN_BOUND;
+const MAX_BYTES_BEFORE_MARKER: usize = 2 * MAX_DRAINED_BYTES;
 
 /// What a stream has to tell.
 #[derive(Debug)]
@@ -62,13 +62,13 @@ impl OutputReader {
 
     /// Something was heard. What was written before is told before.
     pub(super) fn expect_pending(&mut self) {
-        self.pending_output = DRAIN_BOUND;
+        self.pending_output = MAX_DRAINED_BYTES;
     }
 
     /// Text up to that mark comes before the next reply.
     pub(super) fn want(&mut self, mark: i64) {
         self.allowed = self.allowed.max(mark.saturating_sub(1));
-        self.wanted = (mark > self.allowed).then_some((mark, MARK_BOUND));
+        self.wanted = (mark > self.allowed).then_some((mark, MAX_BYTES_BEFORE_MARKER));
     }
 
     /// The reply was told.
@@ -326,9 +326,9 @@ mod tests {
         // Nor behind a flood.
         bench.text.begin(RUN);
         bench.text.want(1);
-        (0..=MARK_BOUND / 1000).for_each(|_| bench.written.write(&[b'x'; 1000]));
+        (0..=MAX_BYTES_BEFORE_MARKER / 1000).for_each(|_| bench.written.write(&[b'x'; 1000]));
         let (text, is_all) = bench.wanted();
-        assert!(is_all && text.len() >= MARK_BOUND, "{} bytes", text.len());
+        assert!(is_all && text.len() >= MAX_BYTES_BEFORE_MARKER, "{} bytes", text.len());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandbox_core::{Error, ErrorKind, Result};
 use tokio::sync::OwnedMutexGuard;
 
-use super::context::{InterpreterContext, Slot, VARIABLE_BOUND};
+use super::context::{InterpreterContext, Slot, VARIABLE_TIMEOUT};
 use super::inbox::FinalReply;
 use super::run::unexpected;
 use super::watchdog::Limits;
@@ -119,7 +119,7 @@ async fn copy(
     channel: SideChannel,
 ) -> (OwnedMutexGuard<Slot>, Result<CheckpointOutcome>) {
     let hold = |id| Request::Checkpoint { id };
-    let copied = match ask(&mut slot, hold, VARIABLE_BOUND, channel).await {
+    let copied = match ask(&mut slot, hold, VARIABLE_TIMEOUT, channel).await {
         Ok(Ok(notes)) => Ok(CheckpointOutcome::Pending(expected, notes)),
         Ok(Err(problem)) => Ok(CheckpointOutcome::None(problem)),
         Err(problem) => {

@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout_at};
 
-use super::context::{InterpreterContext, Slot, VARIABLE_BOUND};
+use super::context::{InterpreterContext, Slot, VARIABLE_TIMEOUT};
 use super::suspend::{MAX_NOTES, OPERATION, SuspendedContext, ask, give_up, gone, is_long};
 use crate::host::{Checkpoint, SideChannel};
 use crate::message::Request;
@@ -137,7 +137,8 @@ async fn forked(
     channel: SideChannel,
 ) -> Answered<Result<(), String>> {
     let answer =
-        match ask(&mut slot, |id| Request::ExportVariables { id }, VARIABLE_BOUND, channel).await {
+        match ask(&mut slot, |id| Request::ExportVariables { id }, VARIABLE_TIMEOUT, channel).await
+        {
             Ok(answer) => Ok(answer.map(drop)),
             Err(problem) => Err(give_up(&mut slot, problem).await),
         };

@@ -20,7 +20,7 @@ use crate::tree_limit::TreeLimit;
 const HELD_BACK: Duration = Duration::from_millis(500);
 
 /// How soon an answer that has begun is looked for again, and an interrupt that had no room is sent again.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How often the CPU time of a limited run is looked at, at most and at least.
 const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -36,7 +36,7 @@ const GIVEN_UP_TIMEOUT: Duration = Duration::from_secs(2);
 const SIGINT: i32 = 2;
 
 /// When a run that has not ended is nudged after a signal, each time counted from the one before: all within the grace.
-const NUDGES: [Duration; 3] =
+const WAKE_DELAYS: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(90), Duration::from_millis(200)];
 
 /// Why a run was interrupted or killed from outside. The first cause stands.
@@ -139,7 +139,7 @@ impl Watched {
 
     /// When something is to be done about an interrupt.
     fn next_tell(&self, now: Instant) -> Option<Instant> {
-        let told = self.is_to_be_told().then(|| now + LOOK_AGAIN);
+        let told = self.is_to_be_told().then(|| now + POLL_INTERVAL);
         earliest(told, self.nudge.map(|(due, _)| due))
     }
 }
@@ -257,7 +257,7 @@ impl Watchdog {
         if !run.wanted {
             let _ = self.process.signal(SIGINT);
             // One that comes right before a call begins to block would be seen when that is over.
-            run.schedule_nudge(Instant::now(), &NUDGES);
+            run.schedule_nudge(Instant::now(), &WAKE_DELAYS);
         }
     }
 
@@ -464,7 +464,7 @@ impl Watchdog {
         }
         let held_back = *run.held_back.get_or_insert(now + HELD_BACK);
         if answer == ReplyProgress::Begun && !run.doomed && now < held_back {
-            return Step::Sleep(Some(now + LOOK_AGAIN));
+            return Step::Sleep(Some(now + POLL_INTERVAL));
         }
         match run.cause {
             None | Some(Cause::Interrupt) if !run.doomed => {

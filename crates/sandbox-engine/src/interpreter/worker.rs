@@ -26,20 +26,20 @@ use crate::host::{
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
 
 /// How long an interpreter may take to say that it is ready.
-const START_BOUND: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the exit status of a dead or killed process may take.
-const EXIT_BOUND: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a box may take to say that it is there.
-const BOX_BOUND: Duration = Duration::from_millis(500);
+const HOST_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a process may live on after it has closed its control stream.
-const DYING_BOUND: Duration = Duration::from_millis(250);
+const DYING_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How long a worker may be silent while text and displays wait for each other. Both come together, unless code has
 /// meddled with them.
-const ORDER_BOUND: Duration = Duration::from_secs(1);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How a worker names the step in which it goes to its working directory.
 const DIRECTORY_STEP: &str = "work dir";
@@ -160,7 +160,7 @@ impl Worker {
             dying: None,
             lines: Lines::default(),
         };
-        match timeout(START_BOUND, worker.ready()).await {
+        match timeout(START_TIMEOUT, worker.ready()).await {
             Ok(Ok(pid)) => {
                 worker.io.process.register(pid).await?;
                 Ok(worker)
@@ -349,7 +349,7 @@ impl Worker {
                 }
                 // A dying process closes its streams before it is dead.
                 ReadAhead::Nothing | ReadAhead::End => {
-                    let dying = self.dying.get_or_insert_with(|| Box::pin(sleep(DYING_BOUND)));
+                    let dying = self.dying.get_or_insert_with(|| Box::pin(sleep(DYING_TIMEOUT)));
                     if dying.as_mut().poll(cx).is_ready() {
                         let problem = "the control stream was closed".to_owned();
                         return Poll::Ready(WorkerEvent::Broken(problem));
@@ -390,7 +390,7 @@ impl Worker {
             self.stalled = None;
             return false;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(ORDER_BOUND)));
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(ORDER_TIMEOUT)));
         if stalled.as_mut().poll(cx).is_pending() {
             return false;
         }
@@ -486,7 +486,7 @@ impl Worker {
         }
         kill_tree(&*process, &*host, &self.ended).await;
         let exit = pin!(process.exit());
-        timeout(EXIT_BOUND, exit).await.ok().and_then(Result::ok)
+        timeout(EXIT_TIMEOUT, exit).await.ok().and_then(Result::ok)
     }
 }
 
@@ -526,7 +526,7 @@ async fn is_gone(host: &dyn ProcessHost) -> bool {
         stdin: false,
         terminal: None,
     };
-    match timeout(BOX_BOUND, host.spawn(ask)).await {
+    match timeout(HOST_PROBE_TIMEOUT, host.spawn(ask)).await {
         Ok(answer) => answer.is_err_and(|error| error.kind() == ErrorKind::Terminated),
         Err(_) => false,
     }

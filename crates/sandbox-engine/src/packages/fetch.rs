@@ -30,10 +30,10 @@ pub(super) const UNSET: [&str; 9] = [
 ];
 
 /// How long each step may take: what an index sends, and what code in the box lets go on, can last forever.
-pub(super) const STEP_BOUND: Duration = Duration::from_secs(30 * 60);
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-const MOST_NAMES: usize = 1000;
-const MOST_LENGTH: usize = 500;
+const MAX_NAMES: usize = 1000;
+const MAX_NAME_LENGTH: usize = 500;
 
 /// What an option of pip may be about: where packages come from, and how they are reached.
 const SOURCES: [&str; 11] = [
@@ -96,14 +96,14 @@ pub(super) fn requirements(names: Vec<String>) -> Result<Vec<String>> {
                  there: `sandboxes cp x.whl SANDBOX:`, then `sandboxes exec SANDBOX 'pip install ./x.whl'`",
             ))
     };
-    if names.len() > MOST_NAMES {
-        return Err(Error::invalid("packages", format!("must be at most {MOST_NAMES}")));
+    if names.len() > MAX_NAMES {
+        return Err(Error::invalid("packages", format!("must be at most {MAX_NAMES}")));
     }
     let mut checked = Vec::new();
     for name in names {
         let name = name.trim();
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-[]<>=!~,;()'\"*+ ".contains(c);
-        if name.len() > MOST_LENGTH || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        if name.len() > MAX_NAME_LENGTH || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
             return invalid(name, "must be a name, and perhaps versions");
         }
         if !name.chars().all(allowed) {
@@ -152,7 +152,7 @@ impl Pip {
         for name in UNSET {
             pip.env_remove(name);
         }
-        let output = timeout(STEP_BOUND, pip.output()).await.map_err(|_| not_in_time())?;
+        let output = timeout(STEP_TIMEOUT, pip.output()).await.map_err(|_| not_in_time())?;
         let output = output.map_err(host_problem)?;
         if output.status.success() {
             return Ok(());
@@ -310,22 +310,22 @@ pub(super) fn refused(said: &str) -> Error {
 
 /// The last lines that say something, as one.
 pub(super) fn exit_message(said: &str) -> String {
-    const MOST: usize = 4;
+    const MAX_DOWNLOADS: usize = 4;
     let wanted =
         |line: &&str| !line.is_empty() && !line.starts_with("WARNING: There was an error checking");
     let mut lines: Vec<&str> = said.lines().map(str::trim).filter(wanted).collect();
     if let Some(first) = lines.iter().position(|line| line.starts_with("ERROR:")) {
         lines.drain(..first);
-        lines.truncate(MOST);
+        lines.truncate(MAX_DOWNLOADS);
     } else {
-        lines.drain(..lines.len().saturating_sub(MOST));
+        lines.drain(..lines.len().saturating_sub(MAX_DOWNLOADS));
     }
     let words: Vec<&str> = lines.iter().map(|line| line.trim_start_matches("ERROR: ")).collect();
     words.join("; ").chars().take(1000).collect()
 }
 
 pub(super) fn not_in_time() -> Error {
-    let message = format!("packages were not installed within {}", format_duration(STEP_BOUND));
+    let message = format!("packages were not installed within {}", format_duration(STEP_TIMEOUT));
     Error::new(ErrorKind::Timeout, OPERATION, message)
         .with_hint("the index may be slow; or code in the sandbox holds pip up")
 }

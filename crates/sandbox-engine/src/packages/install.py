@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 
-MOST_RECORD = 64 << 20
+MAX_RECORD_SIZE = 64 << 20
 
 incoming, site = sys.argv[1:]
 stage = os.path.join(incoming, "stage")
@@ -35,7 +35,7 @@ def record_of(metadata):
     with open(os.open(os.path.join(metadata, "RECORD"), flags), "rb") as record:
         if not stat.S_ISREG(os.fstat(record.fileno()).st_mode):
             return []
-        return record.read(MOST_RECORD).decode("utf-8", "replace").splitlines()
+        return record.read(MAX_RECORD_SIZE).decode("utf-8", "replace").splitlines()
 
 
 def remove(metadata):

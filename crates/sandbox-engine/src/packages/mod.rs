@@ -40,13 +40,13 @@ const INCOMING: &str = ".incoming";
 const PROGRAM: &str = include_str!("install.py");
 
 /// Bytes of a wheel on their way at once.
-const PIECE: usize = 1 << 20;
+const CHUNK_SIZE: usize = 1 << 20;
 
 /// Bytes of what pip says that an error may quote.
-const MOST_SAID: usize = 4 << 10;
+const MAX_TOOL_OUTPUT: usize = 4 << 10;
 
 /// Bytes of what pip reports of what it would install.
-const MOST_REPORT: usize = 64 << 20;
+const MAX_REPORT_SIZE: usize = 64 << 20;
 
 /// What was installed into one sandbox.
 #[derive(Debug)]
@@ -266,7 +266,7 @@ impl SandboxBase {
             let mut all = Vec::new();
             while let Some(piece) = content.next().await {
                 all.extend_from_slice(&piece?);
-                if all.len() > MOST_REPORT {
+                if all.len() > MAX_REPORT_SIZE {
                     let message = "the report of pip is too long";
                     return Err(Error::new(ErrorKind::ResourceExhausted, OPERATION, message));
                 }
@@ -297,7 +297,7 @@ impl SandboxBase {
         let mut env = self.env.clone();
         env.retain(|name, _| !fetch::UNSET.contains(&&**name));
         let mut request = StartCommand::new(program);
-        request.timeout = Some(fetch::STEP_BOUND);
+        request.timeout = Some(fetch::STEP_TIMEOUT);
         let started = self.commands.start(env, "/", request, in_use).await;
         let mut command =
             started.map_err(|error| self.ensure_running(OPERATION).err().unwrap_or(error))?;
@@ -306,7 +306,7 @@ impl SandboxBase {
             match event {
                 CommandEvent::Output { data, .. } => {
                     said.extend_from_slice(&data);
-                    let excess = said.len().saturating_sub(MOST_SAID);
+                    let excess = said.len().saturating_sub(MAX_TOOL_OUTPUT);
                     said.drain(..excess);
                 }
                 CommandEvent::Finished(end) if end.exit_code == 0 => return Ok(()),
@@ -340,8 +340,8 @@ fn not_unpacked(said: &str) -> Error {
 fn content(file: File) -> ByteStream {
     Box::pin(stream::unfold(Some(file), |file| async move {
         let mut file = file?;
-        let mut piece = Vec::with_capacity(PIECE);
-        match (&mut file).take(PIECE as u64).read_to_end(&mut piece).await {
+        let mut piece = Vec::with_capacity(CHUNK_SIZE);
+        match (&mut file).take(CHUNK_SIZE as u64).read_to_end(&mut piece).await {
             Ok(0) => None,
             Ok(_) => Some((Ok(piece.into()), Some(file))),
             Err(error) => Some((Err(fetch::host_problem(error)), None)),

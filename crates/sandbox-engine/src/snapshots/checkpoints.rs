@@ -23,7 +23,7 @@ const CREATE: &str = "create_snapshot";
 const RESTORE: &str = "restore_snapshot";
 
 /// Copies of interpreters that one sandbox keeps. Each holds the memory that is not as it was any more.
-const MOST_COPIES: usize = 8;
+const MAX_CHECKPOINTS: usize = 8;
 
 /// What code that was held up has for itself before the rest is stored, for which it would wait again where processors are few.
 const HEAD_START: Duration = Duration::from_millis(2);
@@ -79,7 +79,7 @@ impl Snapshots {
     }
 
     /// The copies of a snapshot that can be woken.
-    fn of(&self, snapshot: &str) -> Vec<ContextCheckpoint> {
+    fn alive_of(&self, snapshot: &str) -> Vec<ContextCheckpoint> {
         let copies = self.copies();
         let alive = copies.iter().filter(|kept| kept.snapshot == snapshot && kept.copy.is_alive());
         alive.cloned().collect()
@@ -87,7 +87,7 @@ impl Snapshots {
 
     /// The contexts whose interpreters a snapshot has here.
     pub fn contexts_of(&self, snapshot: &str) -> Vec<String> {
-        self.of(snapshot).into_iter().map(|kept| kept.context.id).collect()
+        self.alive_of(snapshot).into_iter().map(|kept| kept.context.id).collect()
     }
 
     /// Ends the copies of a snapshot.
@@ -120,12 +120,12 @@ impl Snapshots {
         info: &mut SnapshotInfo,
     ) -> Result<Vec<(String, Box<dyn PendingCheckpoint>)>> {
         let kept = self.copies().iter().filter(|kept| is_wanted(kept, deleted)).count();
-        let mut room = MOST_COPIES.saturating_sub(kept);
+        let mut room = MAX_CHECKPOINTS.saturating_sub(kept);
         let mut copies = Vec::new();
         for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
             let copied = match room {
                 0 => CheckpointOutcome::None(format!(
-                    "the sandbox keeps {MOST_COPIES} already; delete snapshots that are not needed"
+                    "the sandbox keeps {MAX_CHECKPOINTS} already; delete snapshots that are not needed"
                 )),
                 _ => one.checkpoint().await?,
             };
@@ -358,7 +358,7 @@ impl Snapshots {
     ) -> Result<SnapshotInfo> {
         let stored = self.store.find(RESTORE, name)?;
         let _in_use = base.expiry.in_use();
-        let kept = self.of(&stored.info.id);
+        let kept = self.alive_of(&stored.info.id);
         let mut paused = pause_contexts(contexts, RESTORE).await?;
         let still = async {
             for context in &mut paused {

@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 /// Modules of one snapshot.
-const MOST: usize = 256;
+const MAX_MODULES: usize = 256;
 
 /// Characters of a name.
-const LONGEST: usize = 100;
+const MAX_NAME_LENGTH: usize = 100;
 
 /// Modules, with all that is in them, that are never imported for a template: importing them is an act (`this` prints,
 /// `antigravity` starts a browser), they are not made to be imported by others, they end or change the process, they look
@@ -63,7 +63,7 @@ const NEVER: [&str; 43] = [
 pub(super) fn checked(names: &[String]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let usable = names.iter().filter(|name| is_usable(name) && seen.insert(name.as_str()));
-    usable.take(MOST).cloned().collect()
+    usable.take(MAX_MODULES).cloned().collect()
 }
 
 fn is_usable(name: &str) -> bool {
@@ -75,7 +75,7 @@ fn is_usable(name: &str) -> bool {
             && !matches!(part, "__main__" | "test" | "tests" | "conftest")
     };
     let top = name.split('.').next().unwrap_or_default();
-    name.len() <= LONGEST
+    name.len() <= MAX_NAME_LENGTH
         && name.split('.').all(part)
         && !NEVER.contains(&top)
         // Parts of Python for its own tests.
@@ -119,7 +119,7 @@ mod tests {
             "json.__main__",
             "_testcapi",
             "matplotlib.pyplot",
-            &"a".repeat(LONGEST + 1),
+            &"a".repeat(MAX_NAME_LENGTH + 1),
         ] {
             assert_eq!(kept(&[bad]), [""; 0], "{bad:?}");
         }
@@ -129,6 +129,6 @@ mod tests {
     fn there_are_few_and_each_is_there_once() {
         assert_eq!(kept(&["b", "a", "b"]), ["b", "a"]);
         let many: Vec<_> = (0..1000).map(|n| format!("m{n}")).collect();
-        assert_eq!(checked(&many), many[..MOST]);
+        assert_eq!(checked(&many), many[..MAX_MODULES]);
     }
 }

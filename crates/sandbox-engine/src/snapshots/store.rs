@@ -31,7 +31,7 @@ pub const STATE_DIRECTORY_VARIABLE: &str = "CODE_SANDBOXES_STATE_DIR";
 pub const MAX_SNAPSHOT_SIZE: ByteSize = ByteSize::gib(8);
 
 /// Characters of a name.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_LENGTH: usize = 64;
 
 const DESCRIPTION: &str = "snapshot.json";
 
@@ -39,7 +39,7 @@ const DESCRIPTION: &str = "snapshot.json";
 const HIDDEN: &str = ".";
 
 /// Bytes on their way at once.
-const PIECE: u64 = 256 << 10;
+const CHUNK_SIZE: u64 = 256 << 10;
 
 /// The snapshots of this user.
 #[derive(Clone, Debug, Default)]
@@ -122,15 +122,15 @@ pub struct SnapshotWriter {
 /// `InvalidArgument` with what is allowed.
 pub fn check_snapshot_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let fits = name.len() <= LONGEST_NAME && name.chars().all(allowed);
+    let fits = name.len() <= MAX_NAME_LENGTH && name.chars().all(allowed);
     if fits && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return Ok(());
     }
-    let shown: String = name.chars().take(LONGEST_NAME).collect();
+    let shown: String = name.chars().take(MAX_NAME_LENGTH).collect();
     Err(Error::invalid(
         "snapshot",
         format!(
-            "names have 1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, a letter or a digit first, \
+            "names have 1 to {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores, a letter or a digit first, \
              got {shown:?}"
         ),
     ))
@@ -484,8 +484,8 @@ impl StoredSnapshot {
             let path = path.clone();
             async move {
                 let mut file = file?;
-                let mut piece = Vec::with_capacity(PIECE as usize);
-                match (&mut file).take(PIECE).read_to_end(&mut piece).await {
+                let mut piece = Vec::with_capacity(CHUNK_SIZE as usize);
+                match (&mut file).take(CHUNK_SIZE).read_to_end(&mut piece).await {
                     Ok(0) => None,
                     Ok(_) => Some((Ok(piece.into()), Some(file))),
                     Err(error) => {

@@ -466,7 +466,7 @@ def attach():
     driver = Driver(kernel)
     driver.exits = ipython["Exits"]()
     own = {name: getattr(builtins, name, None) for name in ("display",)}
-    load("offers")["offer"](driver)
+    load("builtins_api")["offer"](driver)
     from IPython import display as shown
 
     for name in ("display", "update_display", "clear_output"):

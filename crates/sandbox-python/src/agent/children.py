@@ -25,9 +25,9 @@ NEW_PROCESS, DIRECTORY, PROGRAM = b"n", b"d", b"p"
 TICKS = 100  # of the kernel's clock for processes, everywhere
 ROUNDS = 2000
 CROWD = 16
-PAUSE = 0.001
+POLL_INTERVAL = 0.001
 LAST_ROUNDS = 2000
-LAST_PAUSE = 0.0005
+LAST_POLL_INTERVAL = 0.0005
 SIGINT = 2
 HELD_BACK = 0.05
 # How often, and for how many milliseconds each time, a new process is waited for until it is its program.
@@ -43,7 +43,7 @@ codec = load("codec")
 pipes = load("pipes")
 worker = load("worker")
 kernel = load("processes")
-calls = load("calls")
+seccomp = load("seccomp")
 number, as_number = codec["number"], codec["as_number"]
 Source, Sink = pipes["Source"], pipes["Sink"]
 processes, look, below, own_children, process_count, kills_for_memory = (
@@ -73,15 +73,15 @@ class Child:
 
     def connect(self, streams):
         """These are the streams of an interpreter."""
-        mux, key = self.children.mux, self.key
+        agent, key = self.children.agent, self.key
         self.sources = [
-            Source(mux, streams.out, key << 2 | STDOUT),
-            Source(mux, streams.err, key << 2 | STDERR),
+            Source(agent, streams.out, key << 2 | STDOUT),
+            Source(agent, streams.err, key << 2 | STDERR),
         ]
         self.sources.append(
-            pipes["ControlSource"](mux, streams.told, key << 2 | CONTROL, list(self.sources))
+            pipes["ControlSource"](agent, streams.told, key << 2 | CONTROL, list(self.sources))
         )
-        self.control = pipes["ControlSink"](mux, streams.control, key << 2 | STDIN, self.heard)
+        self.control = pipes["ControlSink"](agent, streams.control, key << 2 | STDIN, self.heard)
 
     def died(self, status, usage):
         if self.input is not None:
@@ -107,9 +107,9 @@ class Child:
                     each.dependents.append(self.finish)
                 return
         self.told = True
-        self.children.mux.count_killed()
+        self.children.agent.count_killed()
         about = [number(value) for value in (self.key, *self.status, self.read_bytes)]
-        self.children.mux.tell(EXIT, *about)
+        self.children.agent.tell(EXIT, *about)
         if self.is_worker:
             self.children.close_streams(self)
 
@@ -150,10 +150,10 @@ class Streams:
 
 
 class Children:
-    def __init__(self, mux):
-        self.mux = mux
-        self.copies = load("copies")["Copies"](self)
-        self.stillness = load("stillness")["Stillness"]()
+    def __init__(self, agent):
+        self.agent = agent
+        self.checkpoints = load("checkpoints")["Checkpoints"](self)
+        self.pauser = load("pause")["Pauser"]()
         self.all = {}
         self.owners = {}  # by process id: which of them it is, or has left behind
 
@@ -205,22 +205,22 @@ class Children:
         child = self.add(key, pid, False)
         if has_terminal:
             child.terminal = ours[2]
-            Sink(self.mux, ours[1], key << 2 | STDIN)
-            child.sources.append(Source(self.mux, ours[0], key << 2 | STDOUT, True))
+            Sink(self.agent, ours[1], key << 2 | STDIN)
+            child.sources.append(Source(self.agent, ours[0], key << 2 | STDOUT, True))
         else:
             if ours[STDIN] is not None:
-                child.input = pipes["ProgramSink"](self.mux, ours[STDIN], key << 2 | STDIN)
+                child.input = pipes["ProgramSink"](self.agent, ours[STDIN], key << 2 | STDIN)
             for place in (STDOUT, STDERR):
-                child.sources.append(Source(self.mux, ours[place], key << 2 | place))
+                child.sources.append(Source(self.agent, ours[place], key << 2 | place))
 
     def not_started(self, key, stage, errno):
-        self.mux.say(NOT_STARTED, number(key), number(stage[0]), number(errno))
+        self.agent.say(NOT_STARTED, number(key), number(stage[0]), number(errno))
 
     def add(self, key, pid, is_worker):
         child = Child(self, key, pid, is_worker)
         self.all[key] = child
         self.owners[pid] = child
-        self.mux.say(STARTED, number(key), number(pid))
+        self.agent.say(STARTED, number(key), number(pid))
         return child
 
     def start_worker(self, fields):
@@ -237,7 +237,7 @@ class Children:
             return self.not_started(key, NEW_PROCESS, error.errno)
         if pid == 0:
             control, *standard = streams.theirs
-            self.mux.become(WorkerRequest(fields, control, standard, self.open_files))
+            self.agent.become(WorkerRequest(fields, control, standard, self.open_files))
         streams.close_theirs()
         self.add(key, pid, True).connect(streams)
 
@@ -259,7 +259,7 @@ class Children:
             self.interrupt_later(child)
         elif child.status is None:
             if signal == SIGINT:
-                self.mux.jobs.keep_quiet()
+                self.agent.requests.keep_quiet()
             kill_quietly(child.pid, signal)
 
     def interrupt_later(self, child):
@@ -271,7 +271,7 @@ class Children:
             done.append(True)
 
         child.control.once_written.append(interrupt)
-        self.mux.jobs.later(HELD_BACK, interrupt)
+        self.agent.requests.later(HELD_BACK, interrupt)
 
     def resize(self, key, rows, columns):
         child = self.all.get(key)
@@ -295,12 +295,12 @@ class Children:
             found += [other for other in below.get(pid, ()) if other not in roots]
         return [pid for pid in found if table[pid][2] not in b"ZXx"]
 
-    def kill_tree(self, key, job):
+    def kill_tree(self, key, request):
         child = self.all.get(key)
         if child is None:
             return []
         stopped = set()
-        is_held = self.stillness.before is not None
+        is_held = self.pauser.before is not None
         if getpid() == 1 and not is_held and process_count() > CROWD and child in self.owners.values():
             self.kill_in_a_crowd(child)
         for _ in range(ROUNDS):
@@ -309,7 +309,7 @@ class Children:
             if not alive:
                 if self.owners.get(child.pid) is not child:
                     break
-                yield PAUSE  # dead, and its status is still to come
+                yield POLL_INTERVAL  # dead, and its status is still to come
                 continue
             new = [pid for pid in alive if pid not in stopped]
             # What is stopped starts nothing more.
@@ -320,7 +320,7 @@ class Children:
                 for pid in alive:
                     kill_quietly(pid, SIGKILL)
                 stopped.clear()
-                yield PAUSE
+                yield POLL_INTERVAL
         child.finish()
         return [number(value) for value in child.status or ()]
 
@@ -338,7 +338,7 @@ class Children:
         """The time that starts of processes are told in, in microseconds."""
         return [number(int(clock_gettime(CLOCK_BOOTTIME) * 1_000_000))]
 
-    def end_started(self, key, since, former, job):
+    def end_started(self, key, since, former, request):
         """Ends what a worker has started since then, and not what may be older. Both are times of `clock`."""
         child = self.all.get(key)
         if child is None or child.status is not None:
@@ -352,7 +352,7 @@ class Children:
             for signal in (SIGSTOP, SIGKILL):
                 for pid in alive:
                     kill_quietly(pid, signal)
-            yield PAUSE
+            yield POLL_INTERVAL
         return []
 
     # The end.
@@ -387,12 +387,12 @@ class Children:
 
     def forget(self, key, end):
         """Nobody asks for it any more. Its tree is ended on demand, and otherwise lives on."""
-        self.copies.drop(key)
+        self.checkpoints.drop(key)
         child = self.all.get(key)
         if child is None:
             return
         if end:
-            self.mux.jobs.run(self.kill_and_forget(key, child))
+            self.agent.requests.run(self.kill_and_forget(key, child))
         else:
             self.drop(key, child)
 
@@ -433,7 +433,7 @@ class Children:
                     pass
             except ChildProcessError:
                 return True
-            sleep(LAST_PAUSE)
+            sleep(LAST_POLL_INTERVAL)
         return False
 
 
@@ -500,7 +500,7 @@ def become_program(children, files, tell, argv, env, directory, has_terminal):
     """In the new process: never returns."""
     stage = NEW_PROCESS
     try:
-        children.mux.reset_ignored_signals()
+        children.agent.reset_ignored_signals()
         resource, *limits = children.open_files
         setrlimit(resource, limits)
         setsid()
@@ -508,12 +508,12 @@ def become_program(children, files, tell, argv, env, directory, has_terminal):
             dup2(fd, place)
         if tell != 3:
             dup2(tell, 3, False)
-        worker["_close_range"](4, worker["MOST_FILES"])
+        worker["_close_range"](4, worker["MAX_FILES"])
         if has_terminal:
             ioctl(0, TIOCSCTTY, 0)
         umask(0o022)
         # Only now, with nothing of the agent's left open here and nothing that it alone may do, others may look at it.
-        calls["give_up_calls"]()
+        seccomp["give_up_calls"]()
         worker["prctl"](worker["PR_SET_DUMPABLE"], 1)
         worker["prctl"](worker["PR_SET_CHILD_SUBREAPER"], 1)
         worker["prctl"](worker["PR_SET_NO_NEW_PRIVS"], 1)

@@ -6,15 +6,15 @@ from posix import chmod, close, fchmod, fstat, listdir, mkdir, open, pread, read
 from posix import rmdir, scandir, stat, unlink, write
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
-codec, paths, freeing = load("codec"), load("paths"), load("freeing")
+codec, paths, memory_release = load("codec"), load("paths"), load("memory_release")
 number, put, as_number = codec["number"], codec["put"], codec["as_number"]
 Problem, Place, Walk = paths["Problem"], paths["Place"], paths["Walk"]
 opened, kind_of, temporary_name = paths["opened"], paths["kind_of"], paths["temporary_name"]
 
 CHUNK = 64 << 10
 TURN = 64  # entries looked at before others have their turn
-MOST_ENTRIES = 100_000
-MOST_LINE = 1024
+MAX_ENTRIES = 100_000
+MAX_LINE_LENGTH = 1024
 EISDIR, ENOTDIR, EEXIST = 21, 20, 17
 NANOS = 1_000_000_000
 
@@ -31,30 +31,30 @@ def describe(name, status, target):
     )
 
 
-def read_file(job, path, offset, length, can_be_taken):
+def read_file(request, path, offset, length, can_be_taken):
     fd = paths["open_regular"](path, O_RDONLY)
     try:
         offset, left = as_number(offset), as_number(length)
         left = left if left >= 0 else 1 << 62
         if as_number(can_be_taken):
-            yield from load("taken")["offer"](job, fd, offset, left)
+            yield from load("fd_transfer")["offer"](request, fd, offset, left)
         else:
-            job.answer()
+            request.answer()
         while left > 0:
-            most = yield from job.room()
+            most = yield from request.room()
             data = pread(fd, min(most, left), offset) if offset < 1 << 62 else b""
             if not data:
                 break
             offset += len(data)
             left -= len(data)
-            job.credit -= len(data)
-            job.mux.data(job.stream, data)
+            request.credit -= len(data)
+            request.agent.data(request.stream, data)
             yield
     finally:
         close(fd)
 
 
-def write_file(job, path, append, parents, mode, modified):
+def write_file(request, path, append, parents, mode, modified):
     """Whole and at once, or at the end of what is there."""
     append, mode, modified = as_number(append), as_number(mode), as_number(modified)
     with Place(path, as_number(parents)) as place:
@@ -70,7 +70,7 @@ def write_file(job, path, append, parents, mode, modified):
         written = 0
         try:
             while True:
-                piece = yield from job.take()
+                piece = yield from request.take()
                 if piece is None:
                     break
                 written += write_all(fd, piece)
@@ -78,7 +78,7 @@ def write_file(job, path, append, parents, mode, modified):
                 fchmod(fd, mode)
                 if modified >= 0:
                     set_modified(fd, modified)
-                yield from freeing["renamed"](job, name, place.parent, place)
+                yield from memory_release["renamed"](request, name, place.parent, place)
                 name = None
         finally:
             close(fd)
@@ -138,10 +138,10 @@ def try_to_unlink(name, parent):
         pass  # code has removed it
 
 
-def list_files(job, path):
+def list_files(request, path):
     directory = paths["open_directory"](path)
     try:
-        job.answer()
+        request.answer()
         listed = []
         for name in listdir(directory):
             name = name.encode("utf-8", "surrogateescape")
@@ -149,12 +149,12 @@ def list_files(job, path):
                 status = stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if len(listed) == MOST_ENTRIES:
+            if len(listed) == MAX_ENTRIES:
                 raise Problem(paths["TOO_MANY"])
             listed.append(describe(name, status, link_target(name, directory, status)))
             if len(listed) % TURN == 0:
                 yield
-        yield from job.give(b"".join(put(entry) for entry in listed))
+        yield from request.give(b"".join(put(entry) for entry in listed))
     finally:
         close(directory)
 
@@ -168,7 +168,7 @@ def link_target(name, directory, status):
         return b""
 
 
-def stat_file(job, path):
+def stat_file(request, path):
     fd = opened(path, O_PATH | O_NOFOLLOW)
     try:
         status = fstat(fd)
@@ -179,7 +179,7 @@ def stat_file(job, path):
     yield
 
 
-def make_directory(job, path, parents):
+def make_directory(request, path, parents):
     if as_number(parents):
         try:
             paths["make_directories"](path)
@@ -196,22 +196,22 @@ def make_directory(job, path, parents):
     yield
 
 
-def remove_file(job, path, recursive):
+def remove_file(request, path, recursive):
     with Place(path) as place:
         if not S_ISDIR(place.status().st_mode):
             if place.is_directory:
                 raise OSError(ENOTDIR, "")
-            yield from freeing["unlinked"](job, place.name, place.parent)
+            yield from memory_release["unlinked"](request, place.name, place.parent)
             return
         if not as_number(recursive):
             raise OSError(EISDIR, "")
-        yield from remove_tree(place.parent, place.name, job)
+        yield from remove_tree(place.parent, place.name, request)
 
 
-def remove_tree(parent, name, job=None):
+def remove_tree(parent, name, request=None):
     """Removes a directory with everything in it, however deep. What is too deep is first moved up.
 
-    Without a job nobody waits, and it is not to pause.
+    Without a request nobody waits, and it is not to pause.
     """
     flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | paths["O_DIRECTORY"]
     stack = [(open(name, flags, dir_fd=parent), name)]
@@ -226,10 +226,10 @@ def remove_tree(parent, name, job=None):
                 if count % TURN == 0:
                     yield
                 try:
-                    if job is None:
+                    if request is None:
                         unlink(entry, dir_fd=directory)
                     else:
-                        yield from freeing["unlinked"](job, entry, directory)
+                        yield from memory_release["unlinked"](request, entry, directory)
                 except FileNotFoundError:
                     pass
                 except (IsADirectoryError, PermissionError):
@@ -239,7 +239,7 @@ def remove_tree(parent, name, job=None):
                     below = entry
                     break
             if below is not None:
-                if len(stack) < paths["MOST_DEPTH"]:
+                if len(stack) < paths["MAX_DEPTH"]:
                     stack.append((open(below, flags, dir_fd=directory), below))
                 else:
                     up = temporary_name()
@@ -256,7 +256,7 @@ def remove_tree(parent, name, job=None):
             close(directory)
 
 
-def rename_file(job, source, target):
+def rename_file(request, source, target):
     with Place(source) as place:
         status = place.status()
         try:
@@ -267,7 +267,7 @@ def rename_file(job, source, target):
             if there.is_directory and not S_ISDIR(status.st_mode):
                 raise Problem(-ENOTDIR, b"to")
             try:
-                yield from freeing["renamed"](job, place.name, place.parent, there)
+                yield from memory_release["renamed"](request, place.name, place.parent, there)
             except OSError as error:
                 if error.errno == 22:
                     raise Problem(paths["INSIDE_ITSELF"], b"rename") from None
@@ -275,7 +275,7 @@ def rename_file(job, source, target):
     return ()
 
 
-def set_mode(job, path, mode):
+def set_mode(request, path, mode):
     fd = opened(path, O_PATH | O_NOFOLLOW)
     try:
         status = fstat(fd)
@@ -288,14 +288,14 @@ def set_mode(job, path, mode):
     yield
 
 
-def find_files(job, path, name, has_name, contains, has_contains, limit):
+def find_files(request, path, name, has_name, contains, has_contains, limit):
     limit, count = as_number(limit), 0
     matches = load("glob")["matches"] if as_number(has_name) else None
     contains = contains if as_number(has_contains) else None
     walk = Walk(paths["open_directory"](path))
     looked = 0
     try:
-        job.answer()
+        request.answer()
         while count < limit:
             found = walk.next()
             if found is None:
@@ -306,11 +306,11 @@ def find_files(job, path, name, has_name, contains, has_contains, limit):
             if matches is None or matches(name, found.path):
                 if contains is None:
                     count += 1
-                    yield from job.give(put(put(found.path)))
+                    yield from request.give(put(put(found.path)))
                 elif found.kind == 0:
                     for line, shown in (yield from lines_of(walk, found, contains, limit - count)):
                         count += 1
-                        yield from job.give(put(put(found.path) + number(line) + put(shown)))
+                        yield from request.give(put(put(found.path) + number(line) + put(shown)))
             if found.kind == 1:
                 walk.enter(found)
     finally:
@@ -338,7 +338,7 @@ def lines_of(walk, found, wanted, most):
             end = piece.find(b"\n")
             rest = piece if end < 0 else piece[:end]
             hit = hit or wanted in kept + rest
-            start += rest[: MOST_LINE - len(start)]
+            start += rest[: MAX_LINE_LENGTH - len(start)]
             if end < 0:
                 kept = (kept + rest)[-overlap:] if overlap > 0 else b""
                 yield
@@ -348,7 +348,7 @@ def lines_of(walk, found, wanted, most):
             last = piece.rfind(b"\n") + 1
             line = lines_in(piece, end + 1, last, line + 1, wanted, most, hits)
             rest = piece[last:]
-            start, hit = rest[:MOST_LINE], wanted in rest
+            start, hit = rest[:MAX_LINE_LENGTH], wanted in rest
             kept = rest[-overlap:] if overlap > 0 else b""
             yield
         if hit:
@@ -367,7 +367,7 @@ def lines_in(piece, at, last, line, wanted, most, hits):
         begin = max(at, piece.rfind(b"\n", at, found) + 1)
         line += piece.count(b"\n", at, begin)
         end = piece.find(b"\n", found)
-        hits.append((line, piece[begin : min(end, begin + MOST_LINE)].rstrip(b"\r")))
+        hits.append((line, piece[begin : min(end, begin + MAX_LINE_LENGTH)].rstrip(b"\r")))
         line, at = line + 1, end + 1
     return line + piece.count(b"\n", at, last)
 

@@ -14,7 +14,7 @@ ENOENT, EINTR, EAGAIN, ENOTDIR, EISDIR, ENOSYS = 2, 4, 11, 20, 21, 38
 SYS_OPENAT2 = 437  # the same number on every architecture
 AT_FDCWD = -100
 NO_MAGICLINKS, NO_SYMLINKS, BENEATH = 2, 4, 8
-MOST_DEPTH = 64
+MAX_DEPTH = 64
 PSEUDO = (
     b"proc sysfs devpts cgroup cgroup2 debugfs tracefs securityfs configfs bpf nsfs fusectl "
     b"binfmt_misc pstore efivarfs selinuxfs"
@@ -22,7 +22,7 @@ PSEUDO = (
 KERNEL_DEVICES = set()
 
 worker = load("worker")
-Problem = load("jobs")["Problem"]
+Problem = load("requests")["Problem"]
 _openat2 = worker["_function"](
     "syscall", worker["_Long"], worker["_Long"], worker["_Pointer"], worker["_Pointer"], worker["_Long"]
 )
@@ -194,7 +194,7 @@ class Walk:
 
     def enter(self, found):
         """Says whether that was possible."""
-        if len(self.levels) > MOST_DEPTH:
+        if len(self.levels) > MAX_DEPTH:
             raise Problem(TOO_DEEP)
         device = found.status.st_dev
         if device != self.levels[-1][2] and is_pseudo(found.status):

@@ -29,8 +29,8 @@ def available(fd):
 class Source:
     """What is read from a descriptor goes to the host."""
 
-    def __init__(self, mux, fd, stream, terminal=False):
-        self.mux, self.fd, self.stream = mux, fd, stream
+    def __init__(self, agent, fd, stream, terminal=False):
+        self.agent, self.fd, self.stream = agent, fd, stream
         self.terminal = terminal
         self.credit = WINDOW
         self.watched = False
@@ -38,23 +38,23 @@ class Source:
         self.owed = None  # bytes that were there when they were asked for and are not sent yet
         self.dependents = []
         set_blocking(fd, False)
-        mux.streams[stream] = self
+        agent.streams[stream] = self
         self.resume()
 
     def resume(self):
         if not self.watched and self.fd is not None and not self.has_ended:
             self.watched = True
-            self.mux.watch(self.fd, EPOLLIN, self.ready)
+            self.agent.watch(self.fd, EPOLLIN, self.ready)
 
     def pause(self):
         if self.watched:
             self.watched = False
-            self.mux.unwatch(self.fd)
+            self.agent.unwatch(self.fd)
 
     def ready(self, events):
-        if not self.mux.has_room():
+        if not self.agent.has_room():
             self.pause()
-            self.mux.park(self)
+            self.agent.park(self)
         elif self.credit <= RESERVE:
             self.pause()
         else:
@@ -72,7 +72,7 @@ class Source:
             self.credit -= len(data)
             if self.owed is not None:
                 self.owed -= len(data)
-            self.mux.data(self.stream, data)
+            self.agent.data(self.stream, data)
         else:
             self.end()
         return len(data)
@@ -100,8 +100,8 @@ class Source:
 
     def end(self):
         if self.fd is not None:
-            self.mux.tell(END, number(self.stream), number(0))
-            self.mux.output_ended = True
+            self.agent.tell(END, number(self.stream), number(0))
+            self.agent.output_ended = True
             self.forget()
 
     def forget(self):
@@ -109,7 +109,7 @@ class Source:
             self.pause()
             close(self.fd)
             self.fd = None
-            self.mux.streams.pop(self.stream, None)
+            self.agent.streams.pop(self.stream, None)
             self.go_on()
 
     def credited(self, count):
@@ -131,14 +131,14 @@ class Source:
 class ControlSource(Source):
     """The control stream of a worker. What it wrote to the others before comes before."""
 
-    def __init__(self, mux, fd, stream, others):
+    def __init__(self, agent, fd, stream, others):
         self.others = others
-        super().__init__(mux, fd, stream)
+        super().__init__(agent, fd, stream)
 
     def ready(self, events):
-        if not self.mux.has_room():
+        if not self.agent.has_room():
             self.pause()
-            self.mux.park(self)
+            self.agent.park(self)
         elif self.drain():
             if events & EPOLLHUP and self.fd is not None and not available(self.fd):
                 self.end()
@@ -154,7 +154,7 @@ class ControlSource(Source):
             if not other.drain():
                 other.dependents.append(self.resume)
                 return False
-        self.mux.count_killed()
+        self.agent.count_killed()
         while left > 0 and self.fd is not None:
             if self.credit <= 0:
                 return False
@@ -162,8 +162,8 @@ class ControlSource(Source):
             if not count:
                 break
             left -= count
-        if self.mux.jobs.is_quiet:
-            self.mux.jobs.go_on()
+        if self.agent.requests.is_quiet:
+            self.agent.requests.go_on()
         return True
 
     def end(self):
@@ -171,7 +171,7 @@ class ControlSource(Source):
         if not self.has_ended:
             self.has_ended = True
             self.pause()
-            self.mux.jobs.later(DYING, super().end)
+            self.agent.requests.later(DYING, super().end)
 
 
 class Sink:
@@ -179,23 +179,23 @@ class Sink:
 
     is_pipe = False
 
-    def __init__(self, mux, fd, stream):
-        self.mux, self.fd, self.stream = mux, fd, stream
+    def __init__(self, agent, fd, stream):
+        self.agent, self.fd, self.stream = agent, fd, stream
         self.queue = deque()
         self.ending = False
         self.watched = False
         self.taken = 0
         set_blocking(fd, False)
-        mux.streams[stream] = self
+        agent.streams[stream] = self
         self.watch(False)
 
     def watch(self, for_room):
         """Whose reader is gone says so by itself, if it is a pipe; whether there is room is asked for."""
         if for_room or self.watched:
-            self.mux.unwatch(self.fd)
+            self.agent.unwatch(self.fd)
         self.watched = for_room
         if for_room or self.is_pipe:
-            self.mux.watch(self.fd, EPOLLOUT if for_room else 0, self.ready)
+            self.agent.watch(self.fd, EPOLLOUT if for_room else 0, self.ready)
 
     def feed(self, data):
         self.queue.append((data, None))
@@ -237,15 +237,15 @@ class Sink:
         return write(self.fd, data)
 
     def used(self, count):
-        self.mux.used_up(count)
+        self.agent.used_up(count)
         self.taken += count
         if self.taken >= WINDOW // 4:
-            self.mux.say(CREDIT, number(self.stream), number(self.taken))
+            self.agent.say(CREDIT, number(self.stream), number(self.taken))
             self.taken = 0
 
     def broken(self):
         """Nobody reads it any more, and the host learns that."""
-        self.mux.say(BROKEN, number(self.stream))
+        self.agent.say(BROKEN, number(self.stream))
         self.forget()
 
     def ended(self):
@@ -262,15 +262,15 @@ class Sink:
         if self.fd is None:
             return
         self.watched = False
-        self.mux.unwatch(self.fd)
+        self.agent.unwatch(self.fd)
         for data, file in self.queue:
-            self.mux.used_up(len(data))
+            self.agent.used_up(len(data))
             if file is not None:
                 close(file)
         self.queue.clear()
         close(self.fd)
         self.fd = None
-        self.mux.streams.pop(self.stream, None)
+        self.agent.streams.pop(self.stream, None)
 
 
 class PipeSink(Sink):
@@ -314,15 +314,15 @@ class ProgramSink(PipeSink):
 class SocketSink(Sink):
     """Into a socket, whose other end learns that nothing more comes and may go on to speak."""
 
-    def __init__(self, mux, there, stream):
+    def __init__(self, agent, there, stream):
         self.there = there
-        super().__init__(mux, there.fileno(), stream)
+        super().__init__(agent, there.fileno(), stream)
 
     @classmethod
-    def both_ways(cls, mux, there, stream):
+    def both_ways(cls, agent, there, stream):
         """What comes out of the socket goes to the host as the next stream."""
-        Source(mux, dup(there.fileno()), stream | 1)
-        cls(mux, there, stream)
+        Source(agent, dup(there.fileno()), stream | 1)
+        cls(agent, there, stream)
 
     def forget(self):
         if self.fd is not None:
@@ -337,11 +337,11 @@ class SocketSink(Sink):
 class ControlSink(Sink):
     """The control stream of a worker; a descriptor may ride on what is written."""
 
-    def __init__(self, mux, control, stream, heard):
+    def __init__(self, agent, control, stream, heard):
         self.control = control
         self.heard = heard
         self.once_written = []
-        super().__init__(mux, control.fileno(), stream)
+        super().__init__(agent, control.fileno(), stream)
 
     def feed(self, data):
         self.heard()
@@ -349,16 +349,16 @@ class ControlSink(Sink):
 
     def feed_with_input(self, data, stream):
         theirs, ours = pipe2(O_CLOEXEC)
-        PipeSink(self.mux, ours, stream)
+        PipeSink(self.agent, ours, stream)
         self.feed_with(data, theirs)
 
     def feed_with_channel(self, data, stream):
         theirs, ours = socketpair(AF_UNIX, SOCK_STREAM)
-        SocketSink.both_ways(self.mux, ours, stream)
+        SocketSink.both_ways(self.agent, ours, stream)
         self.feed_with(data, theirs.detach())
 
     def feed_with_copy(self, data, key):
-        self.feed_with(data, self.mux.children.copies.expect(key))
+        self.feed_with(data, self.agent.children.checkpoints.expect(key))
 
     def feed_with(self, data, file):
         self.heard()

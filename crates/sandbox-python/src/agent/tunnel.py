@@ -4,12 +4,12 @@ from posix import dup
 from _socket import AF_INET, AF_INET6, AF_UNIX, SO_ERROR, SOCK_STREAM, SOL_SOCKET, socket
 from select import EPOLLOUT
 
-codec, pipes, jobs = load("codec"), load("pipes"), load("jobs")
+codec, pipes, requests = load("codec"), load("pipes"), load("requests")
 available, CHUNK, RESERVE = pipes["available"], pipes["CHUNK"], pipes["RESERVE"]
 EINPROGRESS, EAGAIN, ECONNREFUSED = 115, 11, 111
 
 
-def connect(job, port, path, speaker, always):
+def connect(request, port, path, speaker, always):
     """To a port of this host, in either kind of address, or to a Unix socket.
 
     With the number of a process that was started here, what that has written goes before what it says there.
@@ -24,38 +24,38 @@ def connect(job, port, path, speaker, always):
         server.setblocking(False)
         problem = server.connect_ex(address)
         if problem == EINPROGRESS:
-            waker = lambda events: (job.mux.unwatch(server.fileno()), job.wake())
-            job.mux.watch(server.fileno(), EPOLLOUT, waker)
+            waker = lambda events: (request.agent.unwatch(server.fileno()), request.wake())
+            request.agent.watch(server.fileno(), EPOLLOUT, waker)
             try:
-                yield jobs["WAIT"]
+                yield requests["WAIT"]
             finally:
-                job.mux.unwatch(server.fileno())
+                request.agent.unwatch(server.fileno())
             problem = server.getsockopt(SOL_SOCKET, SO_ERROR)
         if not problem:
             break
         server.close()
     if problem:
         raise OSError(problem, "")
-    job.answer()
-    job.close()
+    request.answer()
+    request.close()
     # From here on the two streams are those of the connection.
-    stream, job.stream, job.token = job.stream, -2, -1
-    child = job.mux.children.owners.get(speaker)
+    stream, request.stream, request.token = request.stream, -2, -1
+    child = request.agent.children.owners.get(speaker)
     before = [] if child is None else list(child.sources)
-    TunnelSource(job.mux, dup(server.fileno()), stream, before, bool(always))
-    pipes["SocketSink"](job.mux, server, stream & ~1)
+    TunnelSource(request.agent, dup(server.fileno()), stream, before, bool(always))
+    pipes["SocketSink"](request.agent, server, stream & ~1)
     return ()
 
 
 class TunnelSource(pipes["Source"]):
     """The way out. What the server's process wrote before goes before: always, or as far as there is room for it."""
 
-    def __init__(self, mux, fd, stream, before, always):
+    def __init__(self, agent, fd, stream, before, always):
         self.before, self.always = before, always
-        super().__init__(mux, fd, stream)
+        super().__init__(agent, fd, stream)
 
     def ready(self, events):
-        if not self.before or not self.mux.has_room():
+        if not self.before or not self.agent.has_room():
             super().ready(events)
         elif self.credit <= RESERVE:
             self.pause()

@@ -8,9 +8,9 @@ from time import time
 
 from _ctypes import get_errno
 
-codec, paths, jobs, worker = load("codec"), load("paths"), load("jobs"), load("worker")
+codec, paths, requests, worker = load("codec"), load("paths"), load("requests"), load("worker")
 number, put, as_number = codec["number"], codec["put"], codec["as_number"]
-Problem, Walk, WAIT = paths["Problem"], paths["Walk"], jobs["WAIT"]
+Problem, Walk, WAIT = paths["Problem"], paths["Walk"], requests["WAIT"]
 
 CREATE, MODIFY, DELETE, RENAME, OVERFLOW = range(5)
 IN_MODIFY, IN_ATTRIB, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 2, 4, 64, 128, 256, 512
@@ -18,9 +18,9 @@ IN_Q_OVERFLOW, IN_IGNORED, IN_ONLYDIR, IN_EXCL_UNLINK = 0x4000, 0x8000, 0x010000
 IN_ISDIR = 0x40000000
 WANTED = IN_MODIFY | IN_ATTRIB | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
 WANTED |= IN_ONLYDIR | IN_EXCL_UNLINK
-MOST_DIRECTORIES = 8192
+MAX_DIRECTORIES = 8192
 HALF_RENAME = 0.002
-LOOK = 0.5  # how often to look whether the directory itself is still there
+POLL_INTERVAL = 0.5  # how often to look whether the directory itself is still there
 BUFFER = 256 << 10
 
 _function, _Long, _Pointer = worker["_function"], worker["_Long"], worker["_Pointer"]
@@ -55,7 +55,7 @@ class Watching:
         close(self.root)
 
     def add(self, directory, path):
-        if len(self.directories) >= MOST_DIRECTORIES:
+        if len(self.directories) >= MAX_DIRECTORIES:
             raise Problem(paths["TOO_MANY"], b"directories")
         watch = checked(_add(self.events, b"/proc/self/fd/%d" % directory, WANTED))
         self.directories[watch] = path
@@ -142,7 +142,7 @@ class Watching:
             for below in self.add_below(path):
                 events.append((CREATE, below, b""))
                 self.told.add(below)
-            if len(self.told) > MOST_DIRECTORIES:
+            if len(self.told) > MAX_DIRECTORIES:
                 self.told.clear()
         return events
 
@@ -165,38 +165,38 @@ def is_below(path, directory):
     return path == directory or path.startswith(directory + b"/")
 
 
-def watch(job, path, recursive):
+def watch(request, path, recursive):
     watching = Watching(path, as_number(recursive))
     try:
         watching.add(watching.root, b"")
         for _ in watching.add_below(b""):
             pass
-        job.answer()
+        request.answer()
         while True:
             said = watching.read()
             if said and said[-1][1] & IN_MOVED_FROM:
                 yield HALF_RENAME
                 said += watching.read()
-            yield from tell_all(job, watching, said)
+            yield from tell_all(request, watching, said)
             if not said:
                 if fstat(watching.root).st_nlink == 0:
-                    yield from give(job, DELETE, b"", b"")
+                    yield from give(request, DELETE, b"", b"")
                     return ()
-                job.mux.watch(watching.events, EPOLLIN, lambda events: stop_waiting(job, watching))
+                request.agent.watch(watching.events, EPOLLIN, lambda events: stop_waiting(request, watching))
                 try:
-                    yield LOOK
+                    yield POLL_INTERVAL
                 finally:
-                    job.mux.unwatch(watching.events)
+                    request.agent.unwatch(watching.events)
     finally:
         watching.close()
 
 
-def stop_waiting(job, watching):
-    job.mux.unwatch(watching.events)
-    job.wake()
+def stop_waiting(request, watching):
+    request.agent.unwatch(watching.events)
+    request.wake()
 
 
-def tell_all(job, watching, said):
+def tell_all(request, watching, said):
     last, at = None, 0
     while at < len(said):
         one, other = said[at], None
@@ -206,9 +206,9 @@ def tell_all(job, watching, said):
             at += 1
         for event in watching.tell(one, other):
             if event[0] != MODIFY or event != last:
-                yield from give(job, *event)
+                yield from give(request, *event)
             last = event
 
 
-def give(job, kind, path, new):
-    yield from job.give(put(number(kind) + put(path) + put(new) + number(int(time() * 1e6))))
+def give(request, kind, path, new):
+    yield from request.give(put(number(kind) + put(path) + put(new) + number(int(time() * 1e6))))

@@ -14,7 +14,7 @@ ERROR, EXIT = 20, 21
 ONLY_AST = 0x0400
 TOP_LEVEL_AWAIT = 0x2000
 COROUTINE = 0x0080
-LONGEST_LINE = 1000
+MAX_LINE_LENGTH = 1000
 KEPT_SOURCES = 1000
 KEPT_CHARACTERS = 16 << 20
 set_traceback = BaseException.__traceback__.__set__
@@ -172,7 +172,7 @@ class Cells:
         namespace = self.main.__dict__
         namespace.setdefault("__builtins__", builtins)
         if any(code.co_flags & COROUTINE for code, _ in codes):
-            value = load("awaits")["run"](self.driver, codes, namespace)
+            value = load("top_level_await")["run"](self.driver, codes, namespace)
         else:
             value = None
             for code, _ in codes:
@@ -182,7 +182,7 @@ class Cells:
         else:
             shown = self.show(value)
         if self.loop_is_wanted:
-            load("awaits")["take_first_steps"](self.driver)
+            load("top_level_await")["take_first_steps"](self.driver)
         return shown
 
     def show(self, value):
@@ -325,7 +325,7 @@ def exec_code(tree, filename, flags):
 
 def expression_code(source, filename, flags):
     """The code of a single line that is an expression, compiled in one step, or None."""
-    if "\n" in source or source[:1].isspace() or len(source) > LONGEST_LINE:
+    if "\n" in source or source[:1].isspace() or len(source) > MAX_LINE_LENGTH:
         return None
     try:
         return compile(source, filename, "eval", flags, True)

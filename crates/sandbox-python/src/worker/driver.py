@@ -22,7 +22,7 @@ from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SO_RCVT
 codec = load("codec")
 cell = load("cell")
 streams = load("streams")
-orphan = load("orphan")
+double_fork = load("double_fork")
 enter_directory, follow = load("directory")["enter"], load("library")["follow"]
 ARRIVALS = load("installed")["Arrivals"]
 BUILTINS = __builtins__
@@ -55,7 +55,7 @@ TEXT_LIMIT = 1 << 20
 MAIN_THREAD = get_ident()
 
 STREAMS = streams["Streams"]()
-ENDING, take_ending = orphan["ENDING"], orphan["take"]
+ENDING, take_ending = double_fork["ENDING"], double_fork["take"]
 settrace, setprofile = sys.settrace, sys.setprofile
 audit = sys.audit
 getrecursionlimit, setrecursionlimit = sys.getrecursionlimit, sys.setrecursionlimit
@@ -335,7 +335,7 @@ class Driver:
         self.receive()
         self.socket.setsockopt(SOL_SOCKET, SO_RCVTIMEO, FOR_EVER)
         if not self.buffer:
-            load("warm")["rehearse_first_run"](self)
+            load("warmup")["rehearse_first_run"](self)
         while True:
             self.step()
 
@@ -351,11 +351,11 @@ class Driver:
         if kind in (GET_VARIABLE, SET_VARIABLES):
             self.variable(kind, fields)
         elif kind == CHECKPOINT:
-            load("holder")["hold"](self, fields)
+            load("checkpoint")["hold"](self, fields)
         elif kind == EXPORT_VARIABLES:
-            load("state")["store"](self, fields)
+            load("variable_export")["store"](self, fields)
         elif kind == IMPORT_VARIABLES:
-            load("state")["restore"](self, fields)
+            load("variable_export")["restore"](self, fields)
         elif kind not in LATE:
             _exit(2)
 
@@ -545,7 +545,7 @@ def set_variable(key, value):
 
 
 DRIVER = Driver()
-load("offers")["offer"](DRIVER)
+load("builtins_api")["offer"](DRIVER)
 
 
 def nudged(signum, frame):

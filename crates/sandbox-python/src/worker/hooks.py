@@ -49,7 +49,7 @@ class InlineLoader:
         return None
 
     def exec_module(self, module):
-        part = load("inline")
+        part = load("matplotlib_inline")
         for name in ("FigureCanvas", "FigureManager", "new_figure_manager"):
             setattr(module, name, part[name])
         module.new_figure_manager_given_figure = part["new_figure_manager_given_figure"]
@@ -117,7 +117,7 @@ def forget_warnings(main):
 
 
 def on_asyncio(module):
-    load("awaits")["offer_loop"](STATE["driver"])
+    load("top_level_await")["offer_loop"](STATE["driver"])
 
 
 def in_shell(name):

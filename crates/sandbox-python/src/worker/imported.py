@@ -3,8 +3,8 @@
 import sys
 from types import ModuleType
 
-MOST = 256
-LONGEST = 100
+MAX_MODULES = 256
+MAX_NAME_LENGTH = 100
 
 
 def names(driver):
@@ -19,7 +19,7 @@ def names(driver):
         at_first = set(known[: driver.modules])
         places = tuple(place.rstrip("/") + "/" for place in (driver.work_dir, *driver.arrivals.changed) if place)
         wanted = [name for name in found if name not in at_first and is_elsewhere(name, places)]
-        return wanted[:MOST]
+        return wanted[:MAX_MODULES]
     except Exception:
         return []
 
@@ -32,7 +32,7 @@ def of_variables(main):
 
 
 def is_elsewhere(name, places):
-    if len(name) > LONGEST or name == "__main__":
+    if len(name) > MAX_NAME_LENGTH or name == "__main__":
         return False
     module = sys.modules[name.partition(".")[0]]
     origin = getattr(getattr(module, "__spec__", None), "origin", None)

@@ -9,7 +9,7 @@ from posixpath import basename, dirname, join, normpath
 
 from _frozen_importlib_external import SourceFileLoader
 
-PIECE = 1 << 20
+CHUNK_SIZE = 1 << 20
 TRIES = 100
 
 
@@ -142,7 +142,7 @@ def has(path, data):
             return False
         there = b""
         while len(there) <= len(data):
-            piece = read(file, PIECE)
+            piece = read(file, CHUNK_SIZE)
             if not piece:
                 break
             there += piece

@@ -14,7 +14,7 @@ from posixpath import basename, dirname, realpath
 
 PACKAGES = ("site-packages", "dist-packages")
 # Seconds after which this process ends, because an import hangs.
-LONGEST = 20
+TIME_LIMIT = 20
 # As in a cell. A module remembers it, and nothing of the host is to be remembered.
 HOME = "/home/sandbox"
 
@@ -22,7 +22,7 @@ HOME = "/home/sandbox"
 def take(names, imports):
     """Imports those of the names that are this interpreter's own modules. `imports` does one, and raises what is final."""
     set_signal(SIGALRM, SIG_DFL)
-    setitimer(ITIMER_REAL, LONGEST)
+    setitimer(ITIMER_REAL, TIME_LIMIT)
     places, path, former = own_places(), sys.path[:], environ.get("HOME")
     environ["HOME"] = HOME
     for name in names:
@@ -34,7 +34,7 @@ def take(names, imports):
         environ["HOME"] = former
     sys.path[:] = path
     # What reads the variables of a template needs it in each sandbox.
-    load("values")
+    load("pickle_by_value")
     setitimer(ITIMER_REAL, 0)
     if getcwd() != "/":
         chdir("/")

@@ -22,12 +22,12 @@ MAIN_THREAD = load("driver")["MAIN_THREAD"]
 TOOL_RESULT = 5
 TOOL_CALL, LIST_TOOLS, CANCEL_TOOL = 25, 26, 27
 # The host ends an interpreter that does not keep to these.
-MOST_CALLS = 64
-LONGEST = 16 << 20
-MOST_BYTES = 2 * LONGEST
+MAX_CALLS = 64
+MAX_JSON_BYTES = 16 << 20
+MAX_PENDING_BYTES = 2 * MAX_JSON_BYTES
 # How soon a thread notices that its run is over, and that another one has stopped reading.
 TICK = 50
-MOST_READS = 64
+MAX_READS = 64
 OVER = b"the run that called it is over"
 NO_RUN = "no run is active, so that no tool can be called"
 COPY = "only the interpreter itself calls tools, not a process that it started"
@@ -96,7 +96,7 @@ class Calls:
         ready = []
         while self.held:
             call = self.held[0]
-            if len(self.sent) >= MOST_CALLS or self.bytes + len(call.body) > MOST_BYTES:
+            if len(self.sent) >= MAX_CALLS or self.bytes + len(call.body) > MAX_PENDING_BYTES:
                 break
             self.held.popleft()
             self.sent[call.number] = call
@@ -159,7 +159,7 @@ class Calls:
             self.send(ready)
 
     def receive(self):
-        for _ in range(MOST_READS):
+        for _ in range(MAX_READS):
             before = len(self.driver.buffer)
             self.driver.receive(MSG_DONTWAIT)
             if len(self.driver.buffer) == before:
@@ -318,10 +318,10 @@ def encoded(name, arguments):
         kind = TypeError if isinstance(error, TypeError) else ValueError
         problem = kind("the arguments of tool %r have no JSON form: %s" % (name, error))
     else:
-        if len(body) <= LONGEST:
+        if len(body) <= MAX_JSON_BYTES:
             return body
         message = "the arguments of tool %r are %d bytes of JSON, over the limit of %d"
-        problem = ValueError(message % (name, len(body), LONGEST))
+        problem = ValueError(message % (name, len(body), MAX_JSON_BYTES))
     raise problem
 
 

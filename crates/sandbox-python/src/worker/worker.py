@@ -45,7 +45,7 @@ CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 STATUS_MAX = 16384
 # No user id means privileges, and none come back: each with its lock.
 SECUREBITS = 0b1110_1111
-MOST_FILES = (1 << 31) - 1
+MAX_FILES = (1 << 31) - 1
 LAST_CAPABILITY = [0]  # of this kernel, known once prepared
 EACCES, ENOSYS = 13, 38
 REFUSED = 17
@@ -239,7 +239,7 @@ def _arrange_files(request):
     request.cell = FIRST_FREE if request.isolated else None
     request.ruleset = places[-1] if request.confined else None
     _close_range(3, CONTROL - 1)
-    _close_range(places[-1] + 1 if further else FIRST_FREE, MOST_FILES)
+    _close_range(places[-1] + 1 if further else FIRST_FREE, MAX_FILES)
 
 
 def _close_range(first, last):

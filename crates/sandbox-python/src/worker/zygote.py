@@ -29,7 +29,7 @@ def compiled(program):
     """A file of byte code that does the same as this program, whose text is `program`."""
     import importlib.util
 
-    code = load("compiled")["compiled"](SOURCES, str(program, "utf-8"), FILE_NAME % "zygote")
+    code = load("bytecode")["compiled"](SOURCES, str(program, "utf-8"), FILE_NAME % "zygote")
     # The interpreter knows byte code by its first bytes; the other fields of the header are unused.
     return importlib.util.MAGIC_NUMBER.ljust(16, b"\0") + code
 
@@ -138,7 +138,7 @@ class Zygote:
         load("worker")["prepare"]()
         load("driver")
         if warm:
-            load("warm")["warm"]()
+            load("warmup")["warm"]()
 
     def stop_before_program(self):
         try:

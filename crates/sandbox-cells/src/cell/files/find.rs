@@ -21,10 +21,10 @@ use sandbox_engine::files::glob;
 const DEFAULT_LIMIT: usize = 10_000;
 
 /// Most results there can be.
-const MOST_RESULTS: usize = 100_000;
+const MAX_RESULTS: usize = 100_000;
 
 /// Bytes of a line that are shown.
-const MOST_LINE: usize = 1024;
+const MAX_LINE_LENGTH: usize = 1024;
 
 pub(crate) fn find(
     tree: &RootDir,
@@ -33,7 +33,7 @@ pub(crate) fn find(
     stop: &Stop,
 ) -> Result<Vec<FoundFile>> {
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    if limit == 0 || limit > MOST_RESULTS {
+    if limit == 0 || limit > MAX_RESULTS {
         return Err(target.about.invalid("limit", "a limit is 1 to 100000"));
     }
     let wanted = query.contains.as_deref().map(str::as_bytes);
@@ -183,7 +183,7 @@ impl<'a> Search<'a> {
             }
             self.skip(&window[from..at]);
             let mut shown = std::mem::take(&mut self.start);
-            shown.truncate(MOST_LINE);
+            shown.truncate(MAX_LINE_LENGTH);
             self.hits.push((self.line, shown));
             self.open = true;
             // From here on the line is completed.
@@ -204,7 +204,7 @@ impl<'a> Search<'a> {
             }
             None => bytes,
         };
-        let room = MOST_LINE.saturating_sub(self.start.len()).min(rest.len());
+        let room = MAX_LINE_LENGTH.saturating_sub(self.start.len()).min(rest.len());
         self.start.extend_from_slice(&rest[..room]);
     }
 
@@ -213,7 +213,7 @@ impl<'a> Search<'a> {
         let newline = memchr::memchr(b'\n', &bytes[..end]);
         let stop = newline.unwrap_or(end);
         if let Some((_, shown)) = self.hits.last_mut() {
-            let room = MOST_LINE.saturating_sub(shown.len()).min(stop);
+            let room = MAX_LINE_LENGTH.saturating_sub(shown.len()).min(stop);
             shown.extend_from_slice(&bytes[..room]);
         }
         self.start.clear();
@@ -264,6 +264,6 @@ mod tests {
     fn long_lines_are_cut() {
         let line = "x".repeat(100_000) + "needle" + &"y".repeat(100_000);
         let found = search(line.as_bytes(), "needle", 4096, 10);
-        assert_eq!(found, [(1, "x".repeat(MOST_LINE))]);
+        assert_eq!(found, [(1, "x".repeat(MAX_LINE_LENGTH))]);
     }
 }

@@ -18,7 +18,7 @@ use super::walk::{Found, Walk};
 
 /// Bytes of holes that an archive may have in any case, and how much larger than what is stored it may be beyond that.
 const FREE_HOLES: u64 = 1 << 30;
-const MOST_RATIO: u64 = 200;
+const MAX_RATIO: u64 = 200;
 
 /// A directory that is being packed.
 struct Packing {
@@ -112,7 +112,7 @@ impl Packing {
     fn count(&mut self, size: u64, stored: u64) -> Result<()> {
         self.apparent = self.apparent.saturating_add(size);
         self.stored = self.stored.saturating_add(stored.min(size));
-        if self.apparent > FREE_HOLES.saturating_add(self.stored.saturating_mul(MOST_RATIO)) {
+        if self.apparent > FREE_HOLES.saturating_add(self.stored.saturating_mul(MAX_RATIO)) {
             let message = "has files that are nearly all holes, or the same one many times, and would be far larger packed";
             let kind = ErrorKind::ResourceExhausted;
             return Err(self.target.about.error(kind, "too_large", message));

@@ -17,7 +17,7 @@ use super::pool::User;
 use sandbox_engine::files::Target;
 
 /// How often a path is resolved again while directories above it move.
-const MOST_TRIES: usize = 1000;
+const MAX_TRIES: usize = 1000;
 
 /// File systems that show the kernel, and not files.
 const PSEUDO: [u64; 16] = [
@@ -187,7 +187,7 @@ pub(super) fn resolve_below(
     loop {
         match openat2(root, path, flags, Mode::empty(), rules) {
             // The kernel could not tell whether `..` stayed inside, because something moved meanwhile.
-            Err(Errno::AGAIN | Errno::INTR) if tries < MOST_TRIES => tries += 1,
+            Err(Errno::AGAIN | Errno::INTR) if tries < MAX_TRIES => tries += 1,
             other => return other,
         }
     }

@@ -21,7 +21,7 @@ use super::write::temporary_name;
 const MAX_ENTRIES: usize = 100_000;
 
 /// How deep below a directory that is worked on, each level with an open descriptor.
-pub(crate) const MOST_DEPTH: usize = 64;
+pub(crate) const MAX_DEPTH: usize = 64;
 
 pub(crate) fn kind_of(status: &Stat) -> FileKind {
     match FileType::from_raw_mode(status.st_mode) {
@@ -180,7 +180,7 @@ pub(crate) fn remove_tree(
         }
         if let Some(entry) = below {
             let top = &stack[0].0;
-            if stack.len() < MOST_DEPTH {
+            if stack.len() < MAX_DEPTH {
                 let opened = open(directory.as_fd(), &entry).map_err(failed)?;
                 stack.push((opened, entry));
             } else {

@@ -9,7 +9,7 @@ use sandbox_core::{ErrorKind, FileKind, Result};
 
 use super::error::PathContext;
 use super::path::is_pseudo;
-use super::tree::{MOST_DEPTH, entries, kind_of, reopened};
+use super::tree::{MAX_DEPTH, entries, kind_of, reopened};
 
 /// Something found on a walk.
 pub(crate) struct Found {
@@ -51,7 +51,7 @@ impl Walk {
     /// Goes on with what is in a directory that was found last. `false`: it cannot be read, is gone, or shows the kernel.
     pub(crate) fn enter(&mut self, found: &Found) -> Result<bool> {
         let Some(level) = self.levels.last() else { return Ok(false) };
-        if self.levels.len() > MOST_DEPTH {
+        if self.levels.len() > MAX_DEPTH {
             let message = "has directories more than 64 levels deep";
             return Err(self.about.error(ErrorKind::ResourceExhausted, "too_deep", message));
         }

@@ -27,22 +27,22 @@ use crate::cell::streams;
 use sandbox_engine::host::WatchStream;
 
 /// Directories of one watch. All programs of a user share how many there can be on a host.
-const MOST_DIRECTORIES: usize = 8192;
+const MAX_DIRECTORIES: usize = 8192;
 
 /// Bytes of the path of a directory that is watched. The kernel takes no longer one from anybody, but makes it where
 /// directories are made in each other.
-const MOST_PATH: usize = 4096;
+const MAX_PATH_LENGTH: usize = 4096;
 
 /// Events that are taken at once.
-const MOST_AT_ONCE: usize = 4096;
+const MAX_BATCH: usize = 4096;
 
 /// Bytes that may be told at once of what came with its directory, and what each takes beside its path.
-const MOST_FOUND: usize = 8 << 20;
+const MAX_FOUND_BYTES: usize = 8 << 20;
 const OVERHEAD: usize = 128;
 
 /// How often to look whether the directory itself is still there. The kernel would tell only when nobody has it open, and
 /// this does.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long the second half of a rename may take to come.
 const HALF_RENAME: Duration = Duration::from_millis(2);
@@ -86,7 +86,7 @@ impl Watching {
             root,
             directories: HashMap::from([(root_watch, Vec::new())]),
             told: HashSet::new(),
-            room: Some(MOST_FOUND),
+            room: Some(MAX_FOUND_BYTES),
             more: false,
             over: false,
         };
@@ -104,7 +104,7 @@ impl Watching {
 
     fn add(&mut self, directory: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
         self.check_path(path)?;
-        if self.directories.len() >= MOST_DIRECTORIES {
+        if self.directories.len() >= MAX_DIRECTORIES {
             let message = "has more than 8192 directories to watch";
             let kind = ErrorKind::ResourceExhausted;
             return Err(self.target.about.error(kind, "too_many", message));
@@ -116,7 +116,7 @@ impl Watching {
     }
 
     fn check_path(&self, path: &[u8]) -> Result<()> {
-        if path.len() <= MOST_PATH {
+        if path.len() <= MAX_PATH_LENGTH {
             return Ok(());
         }
         let message = "has a directory below it whose path is longer than 4096 bytes";
@@ -167,7 +167,7 @@ impl Watching {
             std::thread::sleep(HALF_RENAME);
             said.extend(self.read()?);
         }
-        self.room = Some(MOST_FOUND);
+        self.room = Some(MAX_FOUND_BYTES);
         let mut told = Vec::new();
         let mut said = said.into_iter().peekable();
         while let Some(one) = said.next() {
@@ -214,7 +214,7 @@ impl Watching {
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(self.target.about.failed(errno)),
             }
-            if said.len() >= MOST_AT_ONCE && reader.is_buffer_empty() {
+            if said.len() >= MAX_BATCH && reader.is_buffer_empty() {
                 self.more = true;
                 return Ok(said);
             }
@@ -287,7 +287,7 @@ impl Watching {
             told.push(self.event(WatchEventKind::Create, &below));
             self.told.insert(below);
         }
-        if self.told.len() > MOST_DIRECTORIES {
+        if self.told.len() > MAX_DIRECTORIES {
             self.told.clear();
         }
         Ok(())
@@ -405,7 +405,7 @@ pub(crate) async fn watch(
                     return None;
                 }
                 if !watching.more {
-                    match timeout(LOOK, state.ready.readable()).await {
+                    match timeout(POLL_INTERVAL, state.ready.readable()).await {
                         // Before it is read: what comes later makes it ready again.
                         Ok(Ok(mut guard)) => guard.clear_ready(),
                         Ok(Err(error)) => return Some((Err(about.unexpected(error)), state)),

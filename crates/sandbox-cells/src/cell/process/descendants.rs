@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep};
 use super::proc_stat::{ProcStat, processes, status};
 
 /// How often new processes are looked for. Those that were found are stopped and start no more.
-const ROUNDS: u32 = 20;
+const MAX_ROUNDS: u32 = 20;
 
-const PAUSE: Duration = Duration::from_millis(1);
+const ROUND_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The unit of start times. It is the same on every architecture.
 const TICK: Duration = Duration::from_millis(10);
@@ -102,7 +102,7 @@ fn hold(seen: ProcStat) -> Option<OwnedFd> {
 /// What has other parents by now, as a daemon has, is not found.
 pub(crate) async fn end(root: u32, started: Started) {
     let (mut known, mut held) = (BTreeSet::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let new: Vec<ProcStat> =
             descendants(root, started).into_iter().filter(|seen| known.insert(seen.pid)).collect();
         if new.is_empty() {
@@ -113,7 +113,7 @@ pub(crate) async fn end(root: u32, started: Started) {
             let _ = pidfd_send_signal(process.as_fd(), Signal::STOP);
             held.push(process);
         }
-        sleep(PAUSE).await;
+        sleep(ROUND_INTERVAL).await;
     }
     for process in held {
         let _ = pidfd_send_signal(process.as_fd(), Signal::KILL);

@@ -41,7 +41,7 @@ pub(crate) struct ProcTree {
 
 impl ProcTree {
     /// A clock for what is used from now on. `first` is the first process of a strict cell.
-    pub(crate) fn of(root: u32, first: Option<u32>) -> Self {
+    pub(crate) fn new(root: u32, first: Option<u32>) -> Self {
         let tag = tag_of(root).filter(|tag| tag_of(std::process::id()).as_ref() != Some(tag));
         let (known, gone, began) = (HashMap::new(), 0, (0, 0));
         let mut clock =
@@ -140,7 +140,7 @@ mod tests {
     fn time_of_children_counts_living_and_dead() {
         let script = format!("read x 2>/dev/null; sleep 0.2; ({BURN}); ({BURN}) & wait; sleep 100");
         let mut root = shell(&script);
-        let mut clock = ProcTree::of(root.id(), None);
+        let mut clock = ProcTree::new(root.id(), None);
         assert_eq!(clock.used(), Duration::ZERO, "nothing was used yet");
         assert!(shows(&mut clock, Duration::from_millis(100)));
         let shown = clock.used();
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn the_dead_of_others_do_not_count() {
         let mut root = shell("sleep 100");
-        let mut clock = ProcTree::of(root.id(), None);
+        let mut clock = ProcTree::new(root.id(), None);
         // As in a cell whose first process is this one.
         (clock.first, clock.tag) = (Some(std::process::id()), Some("uts:[0]".into()));
         let mut other = shell(BURN);
@@ -171,7 +171,7 @@ mod tests {
     fn time_of_others_does_not_count() {
         let mut root = shell("sleep 100");
         let mut other = shell(BURN);
-        let mut clock = ProcTree::of(root.id(), None);
+        let mut clock = ProcTree::new(root.id(), None);
         other.wait().unwrap();
         assert!(clock.used() < Duration::from_millis(50), "{:?}", clock.used());
         root.kill().unwrap();

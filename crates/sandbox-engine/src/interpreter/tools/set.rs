@@ -15,7 +15,7 @@ use super::{MAX_JSON_BYTES, MAX_JSON_VALUES};
 use crate::interpreter::json::count_values;
 
 /// Characters kept of an error that a tool gives.
-const LONGEST_ERROR: usize = 64 << 10;
+const MAX_ERROR_LENGTH: usize = 64 << 10;
 
 /// Bytes of JSON that are read and written at once.
 const SMALL: usize = 64 << 10;
@@ -168,7 +168,7 @@ impl io::Write for LimitedWriter {
 }
 
 fn cut(message: String) -> String {
-    match message.char_indices().nth(LONGEST_ERROR) {
+    match message.char_indices().nth(MAX_ERROR_LENGTH) {
         Some((end, _)) => format!("{}... [cut]", &message[..end]),
         None => message,
     }
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn long_errors_are_cut() {
         assert_eq!(cut("é".into()), "é");
-        let long = cut("é".repeat(LONGEST_ERROR + 1));
+        let long = cut("é".repeat(MAX_ERROR_LENGTH + 1));
         assert!(long.ends_with("é... [cut]"), "{}", long.len());
     }
 }

@@ -29,11 +29,11 @@ class Problem(Exception):
         self.code, self.detail = code, detail
 
 
-class Job:
+class Request:
     """One request that is being worked on. Its two streams are the token's, one in each direction."""
 
-    def __init__(self, jobs, token):
-        self.jobs, self.mux, self.token = jobs, jobs.mux, token
+    def __init__(self, requests, token):
+        self.requests, self.agent, self.token = requests, requests.agent, token
         self.stream = token << 2 | 1
         self.credit = WINDOW
         self.inbox = deque()
@@ -59,14 +59,14 @@ class Job:
         self.wake()
 
     def dropped(self):
-        self.jobs.cancel(self.token)
+        self.requests.cancel(self.token)
 
     resume = None
 
     def wake(self):
         if self.is_waiting:
             self.is_waiting = False
-            self.jobs.ready.append(self)
+            self.requests.ready.append(self)
 
     resume = wake
 
@@ -79,19 +79,19 @@ class Job:
                 return None
             yield WAIT
         data = self.inbox.popleft()
-        self.mux.used_up(len(data))
+        self.agent.used_up(len(data))
         self.moved += len(data)
         self.taken += len(data)
         if self.taken >= WINDOW // 4:
-            self.mux.say(CREDIT, number(self.token << 2), number(self.taken))
+            self.agent.say(CREDIT, number(self.token << 2), number(self.taken))
             self.taken = 0
         return data
 
     def room(self):
         """How much may be given, once it is something."""
-        while self.credit <= 0 or not self.mux.has_room():
+        while self.credit <= 0 or not self.agent.has_room():
             if self.credit > 0:
-                self.mux.park(self)
+                self.agent.park(self)
             yield WAIT
         return min(CHUNK, self.credit)
 
@@ -103,12 +103,12 @@ class Job:
             piece = view[:most]
             self.credit -= len(piece)
             self.moved += len(piece)
-            self.mux.data(self.stream, bytes(piece))
+            self.agent.data(self.stream, bytes(piece))
             view = view[most:]
 
     def answer(self, fields=()):
         self.answered = True
-        self.mux.tell(ANSWER, number(self.token), number(0), text(""), codec["several"](fields))
+        self.agent.tell(ANSWER, number(self.token), number(0), text(""), codec["several"](fields))
 
     # Its end.
 
@@ -116,7 +116,7 @@ class Job:
         if not self.answered:
             self.answer([codec["put"](field) if type(field) is memoryview else field for field in fields or ()])
         elif self.token >= 0:
-            self.mux.tell(END, number(self.stream), number(0))
+            self.agent.tell(END, number(self.stream), number(0))
         self.close()
 
     def failed(self, error):
@@ -129,24 +129,24 @@ class Job:
             detail = ("%s: %s" % (type(error).__name__, error)).encode("utf-8", "replace")
         detail = codec["put"](detail)
         if self.answered:
-            self.mux.tell(END, number(self.stream), number(code), detail)
+            self.agent.tell(END, number(self.stream), number(code), detail)
         else:
-            self.mux.tell(ANSWER, number(self.token), number(code), detail, codec["put"](b""))
+            self.agent.tell(ANSWER, number(self.token), number(code), detail, codec["put"](b""))
         self.close()
 
     def close(self):
         for data in self.inbox:
-            self.mux.used_up(len(data))
+            self.agent.used_up(len(data))
         self.inbox.clear()
-        streams = self.mux.streams
+        streams = self.agent.streams
         streams.pop(self.stream, None)
         streams.pop(self.token << 2, None)
-        self.jobs.all.pop(self.token, None)
+        self.requests.all.pop(self.token, None)
 
 
-class Jobs:
-    def __init__(self, mux):
-        self.mux = mux
+class RequestQueue:
+    def __init__(self, agent):
+        self.agent = agent
         self.all = {}
         self.ready = deque()
         self.held = deque()
@@ -177,53 +177,53 @@ class Jobs:
         self.held.clear()
 
     def begin(self, token, verb, arguments):
-        job = Job(self, token)
-        self.all[token] = job
-        self.mux.streams[token << 2] = job
-        self.mux.streams[job.stream] = job
+        request = Request(self, token)
+        self.all[token] = request
+        self.agent.streams[token << 2] = request
+        self.agent.streams[request.stream] = request
         try:
-            job.generator = load("verbs")["begin"](job, verb, arguments)
+            request.generator = load("dispatch")["begin"](request, verb, arguments)
         except Exception as error:
-            job.failed(error)
+            request.failed(error)
             return
-        self.step_one(job)
+        self.step_one(request)
 
     def run(self, generator):
         """Something that nobody waits for."""
-        job = Job(self, -1)
-        job.answered = True
-        job.generator = generator
-        self.ready.append(job)
+        request = Request(self, -1)
+        request.answered = True
+        request.generator = generator
+        self.ready.append(request)
 
     def cancel(self, token):
-        job = self.all.get(token)
-        if job is not None:
-            job.generator.close()
-            job.generator = None
-            job.close()
+        request = self.all.get(token)
+        if request is not None:
+            request.generator.close()
+            request.generator = None
+            request.close()
 
     def step(self):
         now = monotonic()
         while self.timers and self.timers[0][0] <= now:
             heappop(self.timers)[2]()
         for _ in range(len(self.ready)):
-            job = self.ready.popleft()
-            if self.is_quiet and job.moved > LARGE:
-                self.held.append(job)
-            elif job.generator is not None:
-                self.step_one(job)
+            request = self.ready.popleft()
+            if self.is_quiet and request.moved > LARGE:
+                self.held.append(request)
+            elif request.generator is not None:
+                self.step_one(request)
 
-    def step_one(self, job):
+    def step_one(self, request):
         try:
-            wish = next(job.generator)
+            wish = next(request.generator)
         except StopIteration as end:
-            job.done(end.value)
+            request.done(end.value)
         except Exception as error:
-            job.failed(error)
+            request.failed(error)
         else:
             if wish is None:
-                self.ready.append(job)
+                self.ready.append(request)
             else:
-                job.is_waiting = True
+                request.is_waiting = True
                 if wish is not WAIT:
-                    self.later(wish, job.wake)
+                    self.later(wish, request.wake)

@@ -26,13 +26,13 @@ HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED, KILLED = rang
 CONNECTION = -1  # the stream number in a credit that is about the connection
 CONNECTION_WINDOW = 32 << 20
 CREDIT_STEP = 1 << 20
-PIECE = 256 << 10
-MOST_WAITING = 512 << 10  # bytes that wait to be written, from when on nothing more is read
+CHUNK_SIZE = 256 << 10
+MAX_WAITING = 512 << 10  # bytes that wait to be written, from when on nothing more is read
 BATCH = 64
 WORTH_NO_COPY = 4 << 10
 LEASE = 30.0
 REHEARSALS = 5  # enough that no worker has to compile or import what all of them need
-LOOK = 5.0
+POLL_INTERVAL = 5.0
 F_SETPIPE_SZ = 1031
 PIPE_SIZE = 1 << 20
 
@@ -48,7 +48,7 @@ class Become(BaseException):
     """This process is a new worker now, and leaves everything of the agent behind."""
 
 
-class Mux:
+class Agent:
     def __init__(self):
         self.source = fcntl(0, F_DUPFD_CLOEXEC, 10)
         self.sink = fcntl(1, F_DUPFD_CLOEXEC, 10)
@@ -77,7 +77,7 @@ class Mux:
         self.heard = monotonic()
         self.killed = 0
         self.output_ended = False  # of some process, since it was last looked who has ended
-        self.jobs = load("jobs")["Jobs"](self)
+        self.requests = load("requests")["RequestQueue"](self)
         self.children = load("children")["Children"](self)
         self.watch_for_deaths()
         self.watch(self.source, EPOLLIN, self.receive)
@@ -134,7 +134,7 @@ class Mux:
 
     def run(self):
         while True:
-            timeout = min(LOOK, self.jobs.timeout())
+            timeout = min(POLL_INTERVAL, self.requests.timeout())
             found = self.poll.poll(timeout)
             self.count_killed()
             for fd, events in found:
@@ -145,7 +145,7 @@ class Mux:
                 # So has its program, mostly: one message tells of both, which two other programs have to pass on.
                 self.output_ended = False
                 self.children.reap()
-            self.jobs.step()
+            self.requests.step()
             self.flush()
             if monotonic() - self.heard > LEASE:
                 # What came while this process was held counts.
@@ -187,7 +187,7 @@ class Mux:
         self.waiting += len(message)
 
     def has_room(self):
-        return self.waiting < MOST_WAITING and self.credit > 0
+        return self.waiting < MAX_WAITING and self.credit > 0
 
     def park(self, source):
         """It goes on when there is room again."""
@@ -234,7 +234,7 @@ class Mux:
 
     def receive(self, events):
         try:
-            piece = read(self.source, PIECE)
+            piece = read(self.source, CHUNK_SIZE)
         except BlockingIOError:
             return
         except OSError:
@@ -295,9 +295,9 @@ class Mux:
         elif kind == FORGET:
             self.children.forget(as_number(fields[0]), as_number(fields[1]))
         elif kind == CALL:
-            self.jobs.begin(as_number(fields[0]), as_text(fields[1]), split(fields[2]))
+            self.requests.begin(as_number(fields[0]), as_text(fields[1]), split(fields[2]))
         elif kind == CANCEL:
-            self.jobs.cancel(as_number(fields[0]))
+            self.requests.cancel(as_number(fields[0]))
         elif kind == FINISH:
             finish(told=True)
         else:
@@ -322,37 +322,37 @@ class Mux:
 
 def finish(told=False):
     """The host is gone, or has said that this is the end. Who said it is told when nothing runs any more."""
-    have_ended = MUX.children.end_everything()
+    have_ended = AGENT.children.end_everything()
     if told and have_ended:
-        MUX.small.clear()
-        MUX.large.clear()
-        MUX.say(FINISHED)
-        MUX.flush()
+        AGENT.small.clear()
+        AGENT.large.clear()
+        AGENT.say(FINISHED)
+        AGENT.flush()
     _exit(0)
 
 
 def main():
-    global MUX
+    global AGENT
     # To the first process of a container the kernel sends what it handles, and so nothing else.
     reset_signals()
     load("hooks")["install"](sys)
     worker = load("worker")
     worker["prepare"]()
-    load("calls")["keep_login"]()
+    load("seccomp")["keep_login"]()
     worker["prctl"](worker["PR_SET_DUMPABLE"], 0)
-    MUX = Mux()
-    open_files = MUX.keep_open_files()
+    AGENT = Agent()
+    open_files = AGENT.keep_open_files()
     python = text("%d.%d.%d" % sys.version_info[:3])
-    MUX.say(HELLO, number(VERSION), text(NONCE), python, number(open_files))
-    MUX.flush()
+    AGENT.say(HELLO, number(VERSION), text(NONCE), python, number(open_files))
+    AGENT.flush()
     load("driver")
-    load("warm")["warm"](REHEARSALS)
+    load("warmup")["warm"](REHEARSALS)
     try:
-        MUX.run()
+        AGENT.run()
     except Become as become:
         request = become.args[0]
-    del MUX
-    load("calls")["give_up_calls"]()  # before others may look at this process
+    del AGENT
+    load("seccomp")["give_up_calls"]()  # before others may look at this process
     worker["enter"](request)
     load("children")["stand_back"]()
     load("driver")["serve"](request)

@@ -16,7 +16,7 @@ ARRIVED = b"a"
 EXPORT_VARIABLES, PREPARE, RESTORE = b"s", b"p", b"w"
 NO_COPY = b"c"  # the stage at which none came to be
 CREDENTIALS = 12
-ROUNDS, PAUSE = 5000, 0.001  # how often it is looked whether one has been left to this process
+ROUNDS, POLL_INTERVAL = 5000, 0.001  # how often it is looked whether one has been left to this process
 ENOENT, ESRCH = 2, 3
 
 codec, pipes, kernel = load("codec"), load("pipes"), load("processes")
@@ -26,18 +26,18 @@ as_number = codec["as_number"]
 class Coming:
     """A copy that is to say that it is there."""
 
-    def __init__(self, copies, key):
-        self.copies, self.key = copies, key
-        self.mux = copies.children.mux
+    def __init__(self, checkpoints, key):
+        self.checkpoints, self.key = checkpoints, key
+        self.agent = checkpoints.children.agent
         self.socket, theirs = socketpair(AF_UNIX, SOCK_STREAM)
         self.theirs = theirs.detach()
         self.socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)
         self.socket.setblocking(False)
-        self.mux.watch(self.socket.fileno(), EPOLLIN, self.said)
-        copies.coming[key] = self
+        self.agent.watch(self.socket.fileno(), EPOLLIN, self.said)
+        checkpoints.coming[key] = self
 
     def said(self, events):
-        self.mux.unwatch(self.socket.fileno())
+        self.agent.unwatch(self.socket.fileno())
         try:
             data, ancillary, _, _ = self.socket.recvmsg(1, CMSG_SPACE(CREDENTIALS))
         except OSError:
@@ -54,24 +54,24 @@ class Coming:
 
     def take_in(self, pid, rounds):
         """Once it is a child of this process: until its end is taken here, no other process can have its number."""
-        if self.copies.coming.get(self.key) is not self:
+        if self.checkpoints.coming.get(self.key) is not self:
             return
-        owners, about = self.copies.children.owners, kernel["look"](pid)
+        owners, about = self.checkpoints.children.owners, kernel["look"](pid)
         owner = owners.get(pid)
         if about is None or about[2] in b"ZXx" or rounds == 0 or owner is not None and owner.pid == pid:
             self.give_up()
         elif about[0] != getpid():
-            self.mux.jobs.later(PAUSE, lambda: self.take_in(pid, rounds - 1))
+            self.agent.requests.later(POLL_INTERVAL, lambda: self.take_in(pid, rounds - 1))
         else:
-            del self.copies.coming[self.key]
-            self.copies.children.add(self.key, pid, True).copy = self.socket
+            del self.checkpoints.coming[self.key]
+            self.checkpoints.children.add(self.key, pid, True).copy = self.socket
 
     def give_up(self):
-        if self.copies.drop(self.key):
-            self.copies.children.not_started(self.key, NO_COPY, ESRCH)
+        if self.checkpoints.drop(self.key):
+            self.checkpoints.children.not_started(self.key, NO_COPY, ESRCH)
 
 
-class Copies:
+class Checkpoints:
     def __init__(self, children):
         self.children = children
         self.coming = {}  # by key
@@ -84,11 +84,11 @@ class Copies:
         """Nobody waits for it any more. Says whether somebody did."""
         coming = self.coming.pop(key, None)
         if coming is not None:
-            self.children.mux.unwatch(coming.socket.fileno())
+            self.children.agent.unwatch(coming.socket.fileno())
             coming.socket.close()
         return coming is not None
 
-    def of(self, key):
+    def waiting(self, key):
         child = self.children.all.get(key)
         if child is None or child.copy is None or child.status is not None:
             raise OSError(ENOENT, "")
@@ -98,16 +98,16 @@ class Copies:
 
     def prepare(self, key, following):
         """Has it make the next copy ready, which will have that key."""
-        copy = self.of(key).copy
+        copy = self.waiting(key).copy
         theirs = self.expect(as_number(following))
         try:
             tell(copy, PREPARE, [theirs])
         finally:
             close(theirs)
 
-    def wake(self, key):
+    def restore(self, key):
         """Has it be an interpreter from here on."""
-        child = self.of(key)
+        child = self.waiting(key)
         streams = self.children.new_streams()
         try:
             tell(child.copy, RESTORE, streams.theirs)
@@ -120,16 +120,16 @@ class Copies:
         child.copy = None
         child.connect(streams)
 
-    def store(self, key, stream):
+    def export_variables(self, key, stream):
         """Has one more copy send its variables on that stream."""
-        copy = self.of(key).copy
+        copy = self.waiting(key).copy
         theirs, ours = socketpair(AF_UNIX, SOCK_STREAM)
         theirs = theirs.detach()
         try:
             tell(copy, EXPORT_VARIABLES, [theirs])
         finally:
             close(theirs)
-        pipes["SocketSink"].both_ways(self.children.mux, ours, as_number(stream))
+        pipes["SocketSink"].both_ways(self.children.agent, ours, as_number(stream))
 
 
 def tell(copy, what, files):

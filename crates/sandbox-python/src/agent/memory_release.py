@@ -9,25 +9,25 @@ from posix import _exit, close, dup2, fork, fstat, open, pipe2, read, rename, st
 from stat import S_ISREG
 
 LARGE = 16 << 20  # bytes, which take two milliseconds
-ROUNDS, PAUSE = 5000, 0.001
+ROUNDS, POLL_INTERVAL = 5000, 0.001
 
 
-def unlinked(job, name, directory):
+def unlinked(request, name, directory):
     """Removes a file."""
     former = held(name, directory)
     try:
         unlink(name, dir_fd=directory)
     finally:
-        yield from let_go(job, former)
+        yield from let_go(request, former)
 
 
-def renamed(job, name, directory, there):
+def renamed(request, name, directory, there):
     """Moves something to a place where something else may be."""
     former = held(there.name, there.parent)
     try:
         rename(name, there.name, src_dir_fd=directory, dst_dir_fd=there.parent)
     finally:
-        yield from let_go(job, former)
+        yield from let_go(request, former)
 
 
 def held(name, directory):
@@ -41,14 +41,14 @@ def held(name, directory):
     return None
 
 
-def let_go(job, file):
+def let_go(request, file):
     """Closes what `held` gave, and is done when what it took is free."""
     if file is None:
         return
     if fstat(file).st_nlink:
         close(file)  # it kept its name, or has another
         return
-    owners, pid = job.mux.children.owners, None
+    owners, pid = request.agent.children.owners, None
     ends = ()
     try:
         ends = near, far = pipe2(O_CLOEXEC)
@@ -64,7 +64,7 @@ def let_go(job, file):
     for _ in range(ROUNDS):
         if pid is None or owners.get(pid, owners) is not None:
             return
-        yield PAUSE
+        yield POLL_INTERVAL
 
 
 def close_last(file, near):
@@ -73,7 +73,7 @@ def close_last(file, near):
         dup2(near, 0)
         dup2(file, 1)
         worker = load("worker")
-        worker["_close_range"](2, worker["MOST_FILES"])
+        worker["_close_range"](2, worker["MAX_FILES"])
         load("children")["stand_back"]()
         read(0, 1)
     finally:

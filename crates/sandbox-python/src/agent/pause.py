@@ -6,7 +6,7 @@ They are stopped, and not frozen by the engine, so that this one hears when its 
 from posix import getpid, kill
 from _signal import SIGCONT, SIGSTOP
 
-ROUNDS, PAUSE = 5000, 0.001
+ROUNDS, POLL_INTERVAL = 5000, 0.001
 EAGAIN = 11
 
 kernel = load("processes")
@@ -14,22 +14,22 @@ processes, below = kernel["processes"], kernel["below"]
 STILL = b"TtZXxD"  # what waits for the kernel (D) is stopped when it has what it waits for
 
 
-class Stillness:
+class Pauser:
     def __init__(self):
         self.before = None  # while they are held: who had been stopped already
 
-    def hold(self):
+    def pause(self):
         if self.before is None:
             self.before = {pid for pid, about in others().items() if about[2] in b"Tt"}
         for _ in range(ROUNDS):
             if all(about[2] in STILL for about in others().values()):
                 return
             tell_others(SIGSTOP)
-            yield PAUSE
-        yield from self.let_go()
+            yield POLL_INTERVAL
+        yield from self.resume()
         raise OSError(EAGAIN, "")
 
-    def let_go(self):
+    def resume(self):
         before, self.before = self.before, None
         if before is None:
             return

@@ -7,13 +7,13 @@ codec, kernel = load("codec"), load("processes")
 number, text, as_number = codec["number"], codec["text"], codec["as_number"]
 
 
-def begin(job, verb, arguments):
+def begin(request, verb, arguments):
     """The generator of one request."""
-    children = job.mux.children
+    children = request.agent.children
     if verb == "kill_tree":
-        return children.kill_tree(as_number(arguments[0]), job)
+        return children.kill_tree(as_number(arguments[0]), request)
     if verb == "end_started":
-        return children.end_started(*[as_number(field) for field in arguments], job)
+        return children.end_started(*[as_number(field) for field in arguments], request)
     if verb == "clock":
         return at_once(children.clock)
     if verb == "usage":
@@ -22,23 +22,23 @@ def begin(job, verb, arguments):
         return at_once(python, *map(codec["as_text"], arguments))
     if verb == "resize":
         return at_once(children.resize, *[as_number(field) for field in arguments])
-    if verb in ("prepare", "wake", "store"):
+    if verb in ("prepare", "restore", "export_variables"):
         key, *rest = arguments
-        return at_once(getattr(children.copies, verb), as_number(key), *rest)
-    if verb in ("hold", "let_go"):
-        return getattr(children.stillness, verb)()
+        return at_once(getattr(children.checkpoints, verb), as_number(key), *rest)
+    if verb in ("pause", "resume"):
+        return getattr(children.pauser, verb)()
     if verb == "connect":
-        return load("tunnel")["connect"](job, *arguments)
+        return load("tunnel")["connect"](request, *arguments)
     if verb in ("listen", "accept"):
-        return load("listeners")[verb](job, *arguments)
+        return load("listeners")[verb](request, *arguments)
     if verb == "prove":
-        return load("taken")["prove"](job, *arguments)
+        return load("fd_transfer")["prove"](request, *arguments)
     if verb == "watch":
-        return load("watch")["watch"](job, *arguments)
-    for part in ("files", "trees"):
+        return load("watch")["watch"](request, *arguments)
+    for part in ("files", "file_trees"):
         action = load(part)["VERBS"].get(verb)
         if action is not None:
-            return action(job, *arguments)
+            return action(request, *arguments)
     raise ValueError("unknown verb %s" % verb)
 
 

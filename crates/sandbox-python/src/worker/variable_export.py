@@ -17,14 +17,14 @@ from types import FunctionType, ModuleType
 PROTOCOL = 5
 # First in what is stored. Code is in it as the byte code of one version of Python.
 HEADER = b"variables of Python %d.%d, form 1\n" % sys.version_info[:2]
-LARGEST = 2 << 30
-PIECE = 256 << 10
+MAX_EXPORT_SIZE = 2 << 30
+CHUNK_SIZE = 256 << 10
 # Seconds after which a copy that still writes is ended.
-LONGEST = 60
-MOST_NOTES = 16
-LONGEST_NOTE = 300
+TIME_LIMIT = 60
+MAX_NOTES = 16
+MAX_NOTE_LENGTH = 300
 
-codec, orphan = load("codec"), load("orphan")
+codec, double_fork = load("codec"), load("double_fork")
 
 
 def values(driver):
@@ -32,7 +32,7 @@ def values(driver):
     path = sys.path[:]
     sys.path[:] = [place for place in path if place not in ("", driver.work_dir, *driver.arrivals.changed)]
     try:
-        return load("values")
+        return load("pickle_by_value")
     finally:
         sys.path[:] = path
 
@@ -45,8 +45,8 @@ class Counter:
 
     def write(self, data):
         self.size += len(data)
-        if self.size > LARGEST:
-            raise OverflowError("over %d bytes" % LARGEST)
+        if self.size > MAX_EXPORT_SIZE:
+            raise OverflowError("over %d bytes" % MAX_EXPORT_SIZE)
 
 
 class Sender:
@@ -57,8 +57,8 @@ class Sender:
 
     def write(self, data):
         view = memoryview(data).cast("B")
-        for at in range(0, len(view), PIECE):
-            self.piece(view[at : at + PIECE])
+        for at in range(0, len(view), CHUNK_SIZE):
+            self.piece(view[at : at + CHUNK_SIZE])
 
     def piece(self, data):
         self.peer.sendall(len(data).to_bytes(4, "little"))
@@ -69,24 +69,24 @@ def store(driver, fields):
     """Answers a request to store. A copy of this process tells the rest on its channel."""
     channel = driver.files.pop(0)
     driver.streams.flush()
-    left, problem = orphan["leave_copy"]()
+    left, problem = double_fork["leave_copy"]()
     if left is None and problem is None:
-        load("holder")["let_go"](driver)
+        load("checkpoint")["let_go"](driver)
         write_and_end(driver, channel)
     close(channel)
     driver.send(codec["held"](fields[0], problem or ""))
     if left:
-        orphan["forget"](*left)
+        double_fork["forget"](*left)
 
 
 def store_from_copy(driver, channel):
     """The same in a copy that waits. One more copy tells all of it, or nothing."""
-    left, problem = orphan["leave_copy"]()
+    left, problem = double_fork["leave_copy"]()
     if left is None and problem is None:
         write_and_end(driver, channel)
     close(channel)
     if left:
-        orphan["wait_for"](*left)
+        double_fork["wait_for"](*left)
 
 
 def write_and_end(driver, channel):
@@ -103,7 +103,7 @@ def write(driver, channel):
     setpgid(0, 0)
     set_signal(SIGINT, SIG_IGN)
     set_signal(SIGALRM, SIG_DFL)
-    setitimer(ITIMER_REAL, LONGEST)
+    setitimer(ITIMER_REAL, TIME_LIMIT)
     go_first()
     sender = Sender(socket(AF_UNIX, SOCK_STREAM, 0, channel))
     # Before this imports any itself.
@@ -127,9 +127,9 @@ def go_first():
 
 
 def cut(notes):
-    if len(notes) > MOST_NOTES:
-        more = len(notes) - MOST_NOTES + 1
-        notes = notes[: MOST_NOTES - 1] + ["%d more variables" % more]
+    if len(notes) > MAX_NOTES:
+        more = len(notes) - MAX_NOTES + 1
+        notes = notes[: MAX_NOTES - 1] + ["%d more variables" % more]
     return notes
 
 
@@ -147,11 +147,11 @@ def storable(cells, dump):
         problem = problem_of({name: value}, dump)
         if problem is not None:
             del namespace[name]
-            notes.append(("variable %s: %s" % (name, problem))[:LONGEST_NOTE])
+            notes.append(("variable %s: %s" % (name, problem))[:MAX_NOTE_LENGTH])
     problem = problem_of(namespace, dump)
     if problem is not None:
         # Each alone would do, and all together do not.
-        return {}, [("all variables: %s" % problem)[:LONGEST_NOTE]]
+        return {}, [("all variables: %s" % problem)[:MAX_NOTE_LENGTH]]
     return namespace, notes
 
 
@@ -193,7 +193,7 @@ def restore(driver, fields):
     driver.settle_interrupts()
     close(channel)
     problem = "" if error is None else "%s: %s" % (type(error).__name__, error)
-    driver.send(codec["held"](fields[0], problem[: 4 * LONGEST_NOTE]))
+    driver.send(codec["held"](fields[0], problem[: 4 * MAX_NOTE_LENGTH]))
 
 
 def take(channel, unpickler, main):

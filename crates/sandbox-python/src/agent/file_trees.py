@@ -19,7 +19,7 @@ CHUNK = 256 << 10
 READ_DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 FILE, DIRECTORY, LINK = 0, 1, 2
 HARD_LINK = 3
-FREE_HOLES, MOST_RATIO = 1 << 30, 200
+FREE_HOLES, MAX_RATIO = 1 << 30, 200
 EEXIST, ENOTDIR = 17, 20
 
 
@@ -34,7 +34,7 @@ def about_target(error):
     return error
 
 
-def copy(job, source, target):
+def copy(request, source, target):
     with Place(source) as place:
         status = place.status()
         kind = kind_of(status)
@@ -56,7 +56,7 @@ def copy(job, source, target):
                 else:
                     yield from copy_one(place.parent, place.name, kind, there.parent, name)
                 try:
-                    yield from load("freeing")["renamed"](job, name, there.parent, there)
+                    yield from load("memory_release")["renamed"](request, name, there.parent, there)
                 except OSError as error:
                     raise about_target(error) from None
                 name = None
@@ -161,13 +161,13 @@ def copy_one(source, name, kind, target, new):
             close(copy)
 
 
-def pack(job, path):
+def pack(request, path):
     """Entries as they are found, each file with as many bytes as its entry says."""
     walk = Walk(paths["open_directory"](path))
     apparent = stored = 0
     linked = set()  # files that have several names
     try:
-        job.answer()
+        request.answer()
         while True:
             found = walk.next()
             if found is None:
@@ -193,9 +193,9 @@ def pack(job, path):
             else:
                 continue  # a place to meet, with nothing in it
             try:
-                if apparent > FREE_HOLES + stored * MOST_RATIO:
+                if apparent > FREE_HOLES + stored * MAX_RATIO:
                     raise Problem(paths["TOO_LARGE"])
-                yield from job.give(
+                yield from request.give(
                     put(
                         put(found.path)
                         + number(found.kind)
@@ -205,7 +205,7 @@ def pack(job, path):
                     )
                 )
                 if fd is not None:
-                    yield from content(job, fd, status.st_size)
+                    yield from content(request, fd, status.st_size)
             finally:
                 if fd is not None:
                     close(fd)
@@ -228,28 +228,28 @@ def open_to_pack(walk, found):
     return fd, status
 
 
-def content(job, fd, left):
+def content(request, fd, left):
     while left:
-        most = yield from job.room()
+        most = yield from request.room()
         data = read(fd, min(most, left))
         if not data:
             raise Problem(paths["SHORTER"])
         left -= len(data)
-        job.credit -= len(data)
-        job.mux.data(job.stream, data)
+        request.credit -= len(data)
+        request.agent.data(request.stream, data)
         yield
 
 
 class Reader:
     """Takes records and raw bytes out of what comes from the host."""
 
-    def __init__(self, job):
-        self.job, self.buffer = job, b""
+    def __init__(self, request):
+        self.request, self.buffer = request, b""
 
     def take(self, most):
         """At most that many bytes, at least one. `None` at the end."""
         if not self.buffer:
-            self.buffer = yield from self.job.take()
+            self.buffer = yield from self.request.take()
             if self.buffer is None:
                 return None
         data, self.buffer = self.buffer[:most], self.buffer[most:]
@@ -265,7 +265,7 @@ class Reader:
         return data
 
 
-def unpack(job, path, inside):
+def unpack(request, path, inside):
     """All or nothing: beside where it goes first, and into its place when it is complete.
 
     With `inside`, no link may lead out of the archive.
@@ -282,7 +282,7 @@ def unpack(job, path, inside):
         try:
             root = open(name, READ_DIRECTORY, dir_fd=holder)
             try:
-                directories = yield from take_entries(job, root, as_number(inside))
+                directories = yield from take_entries(request, root, as_number(inside))
                 if place is None:
                     check_conflicts(root, holder)
                 for entry, mode, modified in sorted(directories, key=lambda pair: -len(pair[0])):
@@ -310,8 +310,8 @@ def unpack(job, path, inside):
     return ()
 
 
-def take_entries(job, root, inside):
-    reader, directories, links = Reader(job), [], []
+def take_entries(request, root, inside):
+    reader, directories, links = Reader(request), [], []
     while True:
         length = yield from reader.exactly(4)
         if length is None:

@@ -20,10 +20,10 @@ CONTROL = 100
 ARRIVED = b"a"
 EXPORT_VARIABLES, PREPARE, RESTORE = b"s", b"p", b"w"
 FILES_SPACE = CMSG_SPACE(4 * 4)
-MOST_NOTES = 8
+MAX_NOTES = 8
 SETTLING = 50  # milliseconds in which threads of ours may end
 
-codec, orphan = load("codec"), load("orphan")
+codec, double_fork = load("codec"), load("double_fork")
 text, number, frame = codec["text"], codec["number"], codec["frame"]
 
 
@@ -34,16 +34,16 @@ def hold(driver, fields):
     problem = obstacle()
     left = None
     if problem is None:
-        threads = orphan["count_threads"]()
+        threads = double_fork["count_threads"]()
         # Made before: what this process writes to after a fork is copied first, page by page.
         answer = codec["held"](fields[0], "", shared(driver, channel, threads))
-        left, problem = orphan["leave_copy"](threads)
+        left, problem = double_fork["leave_copy"](threads)
         if left is None and problem is None:
             return wait(driver, channel)
     driver.send(codec["held"](fields[0], problem) if problem else answer)
     close(channel)
     if left:
-        orphan["forget"](*left)
+        double_fork["forget"](*left)
 
 
 def wait(driver, channel):
@@ -58,7 +58,7 @@ def wait(driver, channel):
             become(driver, files, directory)
             middle, ours, quiet, adopts = left
             # The next copy must have been left to others by then.
-            orphan["forget"](middle, ours, quiet, adopts or driver.request.subreaper)
+            double_fork["forget"](middle, ours, quiet, adopts or driver.request.subreaper)
             return
 
 
@@ -74,7 +74,7 @@ def attend(driver, channel):
         data, ancillary, _, _ = peer.recvmsg(1, FILES_SPACE, MSG_CMSG_CLOEXEC)
         files = codec["received_files"](ancillary)
         if data == EXPORT_VARIABLES:
-            load("state")["store_from_copy"](driver, *files)
+            load("variable_export")["store_from_copy"](driver, *files)
             continue
         if data == PREPARE:
             following = files.pop()
@@ -82,7 +82,7 @@ def attend(driver, channel):
             _exit(0)  # nobody can wake it any more
         # When there was no room for the next copy at first, there may be at last.
         if left is None:
-            left, problem = orphan["leave_copy"](later=True)
+            left, problem = double_fork["leave_copy"](later=True)
             if left is None and problem is None:
                 peer.close()
                 setsid()
@@ -92,7 +92,7 @@ def attend(driver, channel):
         if data == RESTORE:
             if left is None:
                 _exit(1)
-            orphan["begin"](*left)
+            double_fork["begin"](*left)
             close(following)
             peer.close()
             return files, None, left
@@ -151,7 +151,7 @@ def obstacle():
     if threading is not None:
         main = threading.main_thread()
         names = [thread.name for thread in threading.enumerate() if thread is not main]
-    named = ", ".join(names[:MOST_NOTES]) or "started without a name"
+    named = ", ".join(names[:MAX_NOTES]) or "started without a name"
     return "%d threads run in it (%s)" % (python_threads(), named[:200])
 
 
@@ -163,22 +163,22 @@ def shared(driver, channel, threads):
     elif threads > 1:
         notes.append("%d threads of libraries; those that can will start theirs again" % (threads - 1))
     for pid in children():
-        if pid in orphan["ENDING"]:
+        if pid in double_fork["ENDING"]:
             continue
         notes.append("process %d (%s), which it started" % (pid, name_of(pid)))
-    own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files(driver.cells.loop), *orphan["descriptors"]()}
+    own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files(driver.cells.loop), *double_fork["descriptors"]()}
     for file in sorted(others(own)):
         note = descriptor(file)
         if note:
             notes.append(note)
-    if len(notes) > MOST_NOTES:
-        more = len(notes) - MOST_NOTES
-        notes = notes[:MOST_NOTES] + ["%d more processes and open files" % more]
+    if len(notes) > MAX_NOTES:
+        more = len(notes) - MAX_NOTES
+        notes = notes[:MAX_NOTES] + ["%d more processes and open files" % more]
     return notes
 
 
 def children():
-    if not orphan["has_children"]():
+    if not double_fork["has_children"]():
         return []
     try:
         file = open("/proc/self/task/%d/children" % getpid(), O_RDONLY | O_CLOEXEC)
