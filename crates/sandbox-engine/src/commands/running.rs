@@ -215,7 +215,10 @@ impl Running {
                 Next::Exited(exit) => {
                     self.progress.exit = Some(exit);
                     self.progress.owed = self.streams.each_ref().map(|stream| {
-                        stream.as_ref().and_then(|stream| stream.unread()).unwrap_or(MAX_DRAINED_BYTES)
+                        stream
+                            .as_ref()
+                            .and_then(|stream| stream.unread())
+                            .unwrap_or(MAX_DRAINED_BYTES)
                     });
                 }
             }
