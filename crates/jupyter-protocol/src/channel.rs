@@ -6,13 +6,13 @@ use std::str::FromStr;
 /// One of the five connections between a client and a kernel.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Channel {
-    /// Requests that wait their turn: execute, complete, inspect, history.
+    /// Requests that queue: execute, complete, inspect, history.
     Shell,
-    /// What the kernel publishes to everybody: output, status, displays.
+    /// Output, status and displays, published to all clients.
     IoPub,
-    /// Questions of the kernel to the user: `input()`.
+    /// Questions of the kernel to the user, such as `input()`.
     Stdin,
-    /// Requests that overtake those on [`Channel::Shell`]: interrupt, shutdown, debug.
+    /// Requests that bypass the queue of [`Channel::Shell`]: interrupt, shutdown, debug.
     Control,
     /// Echoes bytes, to show that the process is alive. Carries no messages.
     Heartbeat,
@@ -22,7 +22,7 @@ impl Channel {
     /// All channels that carry messages.
     pub const MESSAGES: [Self; 4] = [Self::Shell, Self::IoPub, Self::Stdin, Self::Control];
 
-    /// Its name, as in connection files and on WebSockets: `shell`, `iopub`, `stdin`, `control`, `hb`.
+    /// Returns the name used in connection files and on WebSockets: `shell`, `iopub`, `stdin`, `control` or `hb`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl fmt::Display for Channel {
     }
 }
 
-/// The text names no channel.
+/// Error of parsing a channel: the text is not the name of one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("unknown channel")]
 pub struct UnknownChannel;

@@ -1,4 +1,4 @@
-//! From frames to messages and back, with everything checked.
+//! Encodes and decodes messages, with all checks.
 
 use bytes::Bytes;
 
@@ -10,8 +10,8 @@ use crate::signature::{SignatureError, Signer};
 
 /// Encodes and decodes the messages of one connection.
 ///
-/// Decoding checks in this order: limits, frames, signature, replay, header. What is not signed is refused
-/// when there is a key.
+/// Decoding checks, in this order: limits, frames, signature, replay, header. With a key, messages without a signature
+/// are rejected.
 ///
 /// ```
 /// use jupyter_protocol::{Codec, Content, Key, KernelInfoRequest, Limits, Session, SignatureScheme, Signer};
@@ -32,28 +32,28 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// A codec that remembers [`ReplayWindow::DEFAULT`] signatures.
+    /// Creates a codec that remembers [`ReplayWindow::DEFAULT`] signatures.
     #[must_use]
     pub fn new(signer: Signer, limits: Limits) -> Self {
         Self { signer, replay: ReplayWindow::default(), limits }
     }
 
-    /// Uses another replay window.
+    /// Replaces the replay window.
     #[must_use]
     pub fn with_replay_window(mut self, replay: ReplayWindow) -> Self {
         self.replay = replay;
         self
     }
 
-    /// The limits that hold.
+    /// Returns the limits.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Signs a message and gives its frames.
+    /// Signs a message and returns its frames.
     ///
-    /// To send a message again, make a new one: kernels drop one whose signature they have seen.
+    /// To send a message twice, create a new one: kernels drop a signature that they have seen.
     #[must_use]
     pub fn encode(&self, message: &RawMessage) -> Vec<Bytes> {
         let mut frames = message.to_frames();

@@ -7,16 +7,16 @@ use crate::header::HeaderError;
 use crate::limits::Limits;
 use crate::signature::SignatureError;
 
-/// Separates routing identities from the message.
+/// Separates the routing identities from the message.
 pub const DELIMITER: &[u8] = b"<IDS|MSG>";
 
-/// Signature and four JSON frames.
+/// Signature, header, parent header, metadata and content.
 const MIN_FRAMES_AFTER_DELIMITER: usize = 5;
 
-/// The frames of one message, told apart and not looked into.
+/// The frames of one message, identified but not parsed.
 ///
-/// On the wire: `[identities.., <IDS|MSG>, signature, header, parent_header, metadata, content, buffers..]`.
-/// Splitting and joining again gives the same frames.
+/// On the wire: `[identities.., <IDS|MSG>, signature, header, parent_header, metadata, content, buffers..]`. Splitting
+/// and joining returns the same frames.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Frames {
     /// Routing identities, or the topic on IOPub.
@@ -25,7 +25,7 @@ pub struct Frames {
     pub signature: Bytes,
     /// The text of the header.
     pub header: Bytes,
-    /// The text of the header of the message that is answered. `{}` if there is none.
+    /// The text of the parent's header. `{}` if there is none.
     pub parent_header: Bytes,
     /// The text of the metadata.
     pub metadata: Bytes,
@@ -35,44 +35,44 @@ pub struct Frames {
     pub buffers: Vec<Bytes>,
 }
 
-/// Why frames are not a message.
+/// The reason why frames are not a message.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum FrameError {
     /// There is no delimiter.
     #[error("no delimiter <IDS|MSG>")]
     NoDelimiter,
-    /// More frames before the delimiter than [`Limits::identities`].
+    /// There are more frames before the delimiter than [`Limits::identities`].
     #[error("{found} routing identities are over the limit of {limit}")]
     TooManyIdentities {
-        /// Frames before the delimiter.
+        /// The number of frames before the delimiter.
         found: usize,
-        /// The limit that holds.
+        /// The limit.
         limit: usize,
     },
-    /// Signature, headers, metadata and content are not all there.
+    /// Signature, header, parent header, metadata or content is missing.
     #[error("{found} frames after the delimiter, at least {MIN_FRAMES_AFTER_DELIMITER} are needed")]
     TooFewFrames {
-        /// Frames after the delimiter.
+        /// The number of frames after the delimiter.
         found: usize,
     },
-    /// More frames than [`Limits::frames`].
+    /// There are more frames than [`Limits::frames`].
     #[error("{found} frames are over the limit of {limit}")]
     TooManyFrames {
-        /// Frames in all.
+        /// The number of frames.
         found: usize,
-        /// The limit that holds.
+        /// The limit.
         limit: usize,
     },
-    /// A frame is longer than [`Limits::frame`], or all together than [`Limits::message`].
+    /// A frame is longer than [`Limits::frame`], or the message longer than [`Limits::message`].
     #[error("{length} bytes are over the limit of {limit}")]
     TooLong {
         /// Length in bytes.
         length: usize,
-        /// The limit that holds, in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// The signature is missing, wrong or was seen before.
+    /// The signature is missing, invalid or a duplicate.
     #[error(transparent)]
     Signature(#[from] SignatureError),
     /// The header cannot be read.
@@ -80,22 +80,22 @@ pub enum FrameError {
     Header(#[from] HeaderError),
 }
 
-/// Frames that are not taken as a message, and why. Nothing is lost: the frames are here.
+/// Frames that were rejected, with the reason.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[error("{error}")]
 pub struct Rejected {
-    /// What is wrong.
+    /// The reason.
     #[source]
     pub error: FrameError,
-    /// The frames as they came.
+    /// The frames, unchanged.
     pub frames: Vec<Bytes>,
 }
 
 impl Frames {
-    /// Tells the frames of a multipart message apart.
+    /// Splits a multipart message into its parts.
     ///
     /// # Errors
-    /// [`Rejected`] with the frames, when there are too many, too long, or too few.
+    /// [`Rejected`] with the frames, if there are too many, too few, or too long ones.
     pub fn split(frames: Vec<Bytes>, limits: &Limits) -> Result<Self, Rejected> {
         match find_delimiter(&frames, limits) {
             Ok(at) => Ok(Self::split_at(frames, at)),
@@ -118,7 +118,7 @@ impl Frames {
         }
     }
 
-    /// All frames in their order on the wire.
+    /// Returns all frames in their order on the wire.
     #[must_use]
     pub fn join(self) -> Vec<Bytes> {
         let mut frames = self.identities;
@@ -135,14 +135,14 @@ impl Frames {
         frames
     }
 
-    /// What the signature covers: header, parent header, metadata, content.
+    /// Returns the signed parts: header, parent header, metadata, content.
     #[must_use]
     pub fn signed_parts(&self) -> [&[u8]; 4] {
         [&self.header, &self.parent_header, &self.metadata, &self.content]
     }
 }
 
-/// Where the delimiter is, in frames that are within the limits and complete.
+/// Finds the delimiter, in frames that are complete and within the limits.
 fn find_delimiter(frames: &[Bytes], limits: &Limits) -> Result<usize, FrameError> {
     if frames.len() > limits.frames {
         return Err(FrameError::TooManyFrames { found: frames.len(), limit: limits.frames });

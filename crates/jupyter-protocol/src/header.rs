@@ -1,4 +1,4 @@
-//! Headers: who sent a message, what it is, and what it answers.
+//! Headers: the sender and the type of a message, and its parent.
 
 use std::fmt;
 
@@ -17,54 +17,54 @@ use crate::limits::Limits;
 
 /// The header of a message.
 ///
-/// HeaderFields is tolerant: only `msg_type` must be there. A known field of a wrong type counts as absent and
-/// is kept in [`Header::extra`] with all unknown fields, so that writing the header again loses nothing.
+/// Reading is tolerant: only `msg_type` is required. A known field of a wrong type counts as absent and is kept in
+/// [`Header::extra`] with all unknown fields, so that writing the header loses nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Header {
-    /// Names this message. Answers carry it in their parent header.
+    /// The id of the message. Replies carry it in their parent header.
     pub msg_id: String,
-    /// Names the sending process. A kernel that was restarted has another one.
+    /// The id of the sending process. A restarted kernel has another one.
     pub session: String,
-    /// Who sends. Informative.
+    /// The name of the sender. Informative.
     pub username: String,
-    /// When it was sent, ISO 8601. See [`Header::sent_at`].
+    /// The time of sending, in ISO 8601. See [`Header::sent_at`].
     pub date: String,
-    /// What the content is, such as `execute_request`.
+    /// The type of the content, such as `execute_request`.
     pub msg_type: String,
-    /// The protocol version of the sender, such as `5.4`. Kernels are known to tell different ones.
+    /// The protocol version of the sender, such as `5.4`. Kernels are known to report inconsistent versions.
     pub version: String,
-    /// The subshell that shall handle, or has handled, the request. Protocol 5.5.
+    /// The subshell that should process, or has processed, the request. Protocol 5.5.
     pub subshell_id: Option<String>,
-    /// Fields that are not in the specification, and known ones of a wrong type.
+    /// Fields that are not in the specification, and known fields of a wrong type.
     pub extra: JsonMap,
 }
 
-/// Why bytes are not a header.
+/// The reason why bytes are not a header.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// Longer than [`Limits::header`].
+    /// The header is longer than [`Limits::header`].
     #[error("header of {length} bytes is over the limit of {limit}")]
     TooLong {
         /// Length in bytes.
         length: usize,
-        /// The limit that holds, in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// Not one JSON object.
+    /// The text is not one JSON object.
     #[error("header: {0}")]
     Shape(#[from] ShapeError),
-    /// An object, but not valid JSON.
+    /// The text is an object, but not valid JSON.
     #[error("header is not valid JSON: {0}")]
     Json(String),
-    /// No `msg_type`, or not a string.
+    /// `msg_type` is missing, or not a string.
     #[error("header has no `msg_type`")]
     NoMessageType,
 }
 
 impl Header {
-    /// Reads the text of a header.
+    /// Parses the text of a header.
     ///
     /// # Errors
     /// [`HeaderError`], see its variants.
@@ -72,7 +72,7 @@ impl Header {
         HeaderFields::from_json(text, limits)?.into_typed_header().ok_or(HeaderError::NoMessageType)
     }
 
-    /// Reads a header that is parsed already. `None` without a `msg_type`.
+    /// Reads a parsed header. Returns `None` without a `msg_type`.
     #[must_use]
     pub fn from_map(map: JsonMap) -> Option<Self> {
         let mut fields_read = HeaderFields::default();
@@ -80,7 +80,7 @@ impl Header {
         fields_read.into_typed_header()
     }
 
-    /// The header as a JSON object, with every field of [`Header::extra`].
+    /// Returns the header as a JSON object, with every field of [`Header::extra`].
     #[must_use]
     pub fn to_map(&self) -> JsonMap {
         let mut map = self.extra.clone();
@@ -90,13 +90,13 @@ impl Header {
         map
     }
 
-    /// The header as JSON text.
+    /// Returns the header as JSON text.
     #[must_use]
     pub fn to_json(&self) -> Bytes {
         serialize_object(self)
     }
 
-    /// The fields of the specification that are there, by name.
+    /// Returns the fields of the specification that are present, by name.
     fn fields(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let subshell = self.subshell_id.as_deref().map(|id| ("subshell_id", id));
         let fields = [
@@ -110,7 +110,7 @@ impl Header {
         fields.into_iter().map(|(key, text)| (key, text.as_str())).chain(subshell)
     }
 
-    /// When it was sent, if [`Header::date`] is a date.
+    /// Returns the time of sending, if [`Header::date`] is a date.
     #[must_use]
     pub fn sent_at(&self) -> Option<DateTime<FixedOffset>> {
         DateTime::parse_from_rfc3339(&self.date).ok()
@@ -137,7 +137,7 @@ const FIELD_NAMES: [&str; 7] =
 
 /// The name of a field.
 enum FieldName {
-    /// By its place in [`FIELD_NAMES`].
+    /// An index into [`FIELD_NAMES`].
     Known(usize),
     Other(String),
 }
@@ -169,10 +169,10 @@ impl<'de> Deserialize<'de> for FieldName {
     }
 }
 
-/// A header that is being read.
+/// The fields of a header while it is read.
 #[derive(Default)]
 struct HeaderFields {
-    /// By their places in [`FIELD_NAMES`].
+    /// By their index in [`FIELD_NAMES`].
     texts: [Option<String>; FIELD_NAMES.len()],
     extra: JsonMap,
 }
@@ -188,7 +188,8 @@ impl HeaderFields {
         })
     }
 
-    /// What is no text, or not in the specification, is kept as it is. The last of a name counts.
+    /// Takes a field. A value that is not text, or not in the specification, is kept unchanged. The last field of a
+    /// name wins.
     fn take(&mut self, name: FieldName, value: Value) {
         match (name, value) {
             (FieldName::Known(at), Value::String(text)) => {
@@ -248,52 +249,52 @@ impl<'de> Deserialize<'de> for HeaderFields {
     }
 }
 
-/// What a message answers.
+/// The parent of a message: the message that it answers.
 ///
-/// Holds the text as it came, so that it is passed on unaltered.
+/// Keeps the original text, so that it is forwarded unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Parent {
-    /// Nothing: the message was sent on its own account.
+    /// None: the message is not an answer.
     #[default]
     None,
     /// The message with this header.
     Header {
         /// The parsed header.
         header: Box<Header>,
-        /// Its text.
+        /// The original text.
         text: Bytes,
     },
-    /// Something that is not a header. The message cannot be correlated, but it is there.
+    /// A text that is not a header. The message has no usable parent, but is kept.
     Malformed {
-        /// The text.
+        /// The original text.
         text: Bytes,
-        /// What is wrong with it.
+        /// The error of the text.
         error: HeaderError,
     },
 }
 
 impl Parent {
-    /// Reads the text of a parent header. Never fails: see [`Parent::Malformed`].
+    /// Parses the text of a parent header. Never fails: see [`Parent::Malformed`].
     #[must_use]
     pub fn from_json(text: Bytes, limits: &Limits) -> Self {
         if is_empty_object(&text) {
             return Self::None;
         }
-        // It needs no type to be of use: its `msg_id` is what counts.
+        // A parent needs no type: only its `msg_id` is used.
         match HeaderFields::from_json(&text, limits).map(HeaderFields::header) {
             Ok(header) => Self::Header { header: Box::new(header), text },
             Err(error) => Self::Malformed { text, error },
         }
     }
 
-    /// A parent from a header, for a message that answers it.
+    /// Creates the parent of a message that answers the one with this header.
     #[must_use]
     pub fn from_header(header: &Header) -> Self {
         Self::Header { header: Box::new(header.clone()), text: header.to_json() }
     }
 
-    /// The header, if there is one.
+    /// Returns the header, if there is one.
     #[must_use]
     pub fn header(&self) -> Option<&Header> {
         match self {
@@ -302,13 +303,13 @@ impl Parent {
         }
     }
 
-    /// The id of the message that is answered. `None` also when it is empty.
+    /// Returns the id of the parent. `None` also if it is empty.
     #[must_use]
     pub fn msg_id(&self) -> Option<&str> {
         self.header().map(|header| header.msg_id.as_str()).filter(|id| !id.is_empty())
     }
 
-    /// The text, as it came.
+    /// Returns the original text.
     #[must_use]
     pub fn to_json(&self) -> Bytes {
         match self {

@@ -1,9 +1,8 @@
-//! The outer shape of JSON text, found without building anything.
+//! Checks the outer shape of JSON text without parsing it.
 //!
-//! Signatures cover the concatenation of the four JSON frames, so moving a byte from one frame to the
-//! next keeps the signature valid. A frame counts as an object only if it is one complete object by
-//! its brackets; then no moved border goes unnoticed. The same pass counts values and depth, so that
-//! the cost of parsing is known before it is paid.
+//! Signatures cover the concatenation of the four JSON frames, so moving a byte from one frame to the next keeps the
+//! signature valid. A frame is accepted as an object only if its brackets form one complete object, which detects such
+//! moves. The same pass counts values and depth, so that the cost of parsing is known beforehand.
 
 use bytes::Bytes;
 use memchr::{memchr2, memchr2_iter};
@@ -16,39 +15,39 @@ use crate::limits::{Limits, MAX_JSON_DEPTH};
 /// A JSON object.
 pub type JsonMap = serde_json::Map<String, serde_json::Value>;
 
-/// Why text is not taken as a JSON object.
+/// The reason why text is not accepted as a JSON object.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum ShapeError {
-    /// It does not begin with `{`.
+    /// The text does not start with `{`.
     #[error("not a JSON object")]
     NotAnObject,
-    /// Its brackets or quotes are not closed.
+    /// A bracket or a quote is not closed.
     #[error("JSON ends too early")]
     Unfinished,
-    /// Its brackets do not match.
+    /// The brackets do not match.
     #[error("JSON has brackets that do not match")]
     Unbalanced,
-    /// Something follows after the object.
+    /// The object is followed by more text.
     #[error("JSON object is followed by something else")]
     Trailing,
-    /// It is nested deeper than [`Limits::json_depth`].
+    /// The text is nested deeper than [`Limits::json_depth`].
     #[error("JSON is nested deeper than {limit}")]
     TooDeep {
-        /// The limit that holds.
+        /// The limit.
         limit: usize,
     },
-    /// It has more values than [`Limits::json_values`].
+    /// The text has more values than [`Limits::json_values`].
     #[error("JSON has more than {limit} values")]
     TooManyValues {
-        /// The limit that holds.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// Checks that `text` is one JSON object by its brackets, and within the limits.
+/// Checks that the brackets of `text` form one JSON object, within the limits.
 ///
-/// Says nothing about what is between the brackets. Needs no memory, and time in proportion to the text.
+/// The text between the brackets is not checked. Takes linear time and no memory.
 pub(crate) fn check_object(text: &[u8], limits: &Limits) -> Result<(), ShapeError> {
     let start = text.iter().position(|byte| !is_space(*byte)).ok_or(ShapeError::NotAnObject)?;
     if text[start] != b'{' {
@@ -59,20 +58,21 @@ pub(crate) fn check_object(text: &[u8], limits: &Limits) -> Result<(), ShapeErro
     if rest.iter().all(|byte| is_space(*byte)) { Ok(()) } else { Err(ShapeError::Trailing) }
 }
 
-/// Why text is not parsed as an object.
+/// The reason why text is not parsed as an object.
 #[derive(Debug, Error)]
 pub(crate) enum ObjectError {
-    /// It is none by its brackets, or over a limit.
+    /// The shape is invalid, or over a limit.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// It is none that the type takes.
+    /// The object does not fit the type.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
 }
 
-/// Parses text that is one object within the limits, whatever numbers are in it. What is not is not parsed.
+/// Parses text that is one object within the limits, with numbers of any size. Other text is not parsed.
 ///
-/// The parser checks all that [`check_object`] does, but for the limits. A text that cannot be over them is gone through once.
+/// The parser makes all the checks of [`check_object`] except for the limits, so a text that cannot exceed them is read
+/// once.
 pub(crate) fn parse_object<T: DeserializeOwned>(
     text: &[u8],
     limits: &Limits,
@@ -86,17 +86,17 @@ pub(crate) fn parse_object<T: DeserializeOwned>(
     Ok(parse(text)?)
 }
 
-/// Whether the text begins as an object and is too short, and has too few brackets, to be over a limit.
+/// Returns true if the text starts as an object, and is too short and has too few brackets to exceed a limit.
 fn fits_limits(text: &[u8], limits: &Limits) -> bool {
     text.first() == Some(&b'{')
         && text.len() + OBJECT_COST * MAX_JSON_DEPTH <= limits.json_values
         && memchr2_iter(b'{', b'[', text).nth(limits.json_depth.min(MAX_JSON_DEPTH)).is_none()
 }
 
-/// Parses text, whatever numbers are in it.
+/// Parses text with numbers of any size.
 ///
-/// Numbers of Python have no bounds. What 64 bits do not hold is rounded to a float by the parser, and refused where a float
-/// does not hold it either. One such number must not cost a whole message, so it becomes the float that is nearest.
+/// Python's numbers are unbounded. The parser rounds what exceeds 64 bits to a float, and fails for what exceeds a
+/// float. Such a number must not make the whole message unreadable, so it becomes the nearest float.
 fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     serde_json::from_slice(text).or_else(|error| match clamp_numbers(text) {
         Some(text) => serde_json::from_slice(&text).map_err(|_| error),
@@ -104,7 +104,7 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     })
 }
 
-/// The text with floats for numbers that no float holds. `None` if there are none.
+/// Replaces the numbers that exceed a float. Returns `None` if there are none.
 fn clamp_numbers(text: &[u8]) -> Option<Vec<u8>> {
     let (mut new, mut copied, mut at) = (Vec::new(), 0, 0);
     while let Some(byte) = text.get(at) {
@@ -131,9 +131,9 @@ fn clamp_numbers(text: &[u8]) -> Option<Vec<u8>> {
     (copied > 0).then_some(new)
 }
 
-/// A value as text. One that is always an object, with keys of text, can always be serialize_object.
+/// Serializes a value that is always an object with text keys, which cannot fail.
 pub(crate) fn serialize_object(object: &impl Serialize) -> Bytes {
-    // As much as nearly every message needs, so that it is not moved while it grows.
+    // Large enough for nearly every message, so that the text is not moved while it grows.
     let mut text = Vec::with_capacity(512);
     match serde_json::to_writer(&mut text, object) {
         Ok(()) => text.into(),
@@ -141,7 +141,7 @@ pub(crate) fn serialize_object(object: &impl Serialize) -> Bytes {
     }
 }
 
-/// Whether the text is an empty object, or nothing at all.
+/// Returns true if the text is an empty object, or empty.
 pub(crate) fn is_empty_object(text: &[u8]) -> bool {
     let mut visible = text.iter().copied().filter(|byte| !is_space(*byte));
     match visible.next() {
@@ -155,10 +155,10 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// An object takes as much memory as that many values, however little is in it.
+/// The number of values that an object counts as, because of its memory.
 const OBJECT_COST: usize = 7;
 
-/// The length of the bracketed text at the start.
+/// Returns the length of the bracketed text at the start.
 fn end_of_object(text: &[u8], limits: &Limits) -> Result<usize, ShapeError> {
     let mut open = Brackets::new(limits.json_depth.min(MAX_JSON_DEPTH));
     let mut values = 0_usize;
@@ -187,7 +187,7 @@ fn end_of_object(text: &[u8], limits: &Limits) -> Result<usize, ShapeError> {
     Err(ShapeError::Unfinished)
 }
 
-/// The length of the rest of a string, with its closing quote.
+/// Returns the length of the rest of a string, with its closing quote.
 fn end_of_string(text: &[u8]) -> Result<usize, ShapeError> {
     let mut at = 0;
     while let Some(found) = text.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
@@ -200,7 +200,7 @@ fn end_of_string(text: &[u8]) -> Result<usize, ShapeError> {
     Err(ShapeError::Unfinished)
 }
 
-/// Which brackets are open: one bit each, set for a brace.
+/// The open brackets: one bit each, set for a brace.
 struct Brackets {
     bits: u128,
     depth: usize,
@@ -235,14 +235,14 @@ impl Brackets {
     }
 }
 
-/// What a string takes beside its bytes, what a value takes in a list, an entry in an object, and an object that is not
-/// empty: its entries have nodes of eleven places, most of which are free.
+/// Memory in bytes of a string besides its text, of a list entry, of an object entry, and of a non-empty object, whose
+/// tree nodes have eleven slots that are mostly free.
 const STRING_SIZE: usize = 48;
 const VALUE_SIZE: usize = 40;
 const ENTRY_SIZE: usize = 120;
 const NODE_SIZE: usize = 700;
 
-/// Bytes of memory that parsed JSON takes, at least about: far more than its text, where it is many small values.
+/// Estimates the memory of parsed JSON from below, in bytes. Many small values take far more than their text.
 pub(crate) fn memory(map: &JsonMap) -> usize {
     let entries = map.iter().map(|(name, value)| ENTRY_SIZE + name.len() + memory_of(value));
     entries.fold(if map.is_empty() { 0 } else { NODE_SIZE }, usize::saturating_add)
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(check_object(b"{\"a\":[1,2]}", &limits), Ok(()));
         let error = ShapeError::TooManyValues { limit: 10 };
         assert_eq!(check_object(b"{\"a\":[1,2,3]}", &limits), Err(error));
-        // Empty ones take memory as well.
+        // Empty objects take memory as well.
         assert_eq!(check_object(b"{\"a\":{}}", &limits), Err(error));
     }
 

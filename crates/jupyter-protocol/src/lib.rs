@@ -1,16 +1,16 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # The modules
+//! # Modules
 //!
 //! Without I/O:
-//! - [`content`]: what messages say, one type per message. [`Content`] is one of them.
-//! - [`framing`]: the forms that messages have on a WebSocket.
-//! - [`readiness`], [`execution`]: state machines that tell when a kernel can be used and when code has ended.
-//! - [`media`]: one thing in several formats.
+//! - [`content`]: the contents of messages, one type each, and [`Content`], the enum of all.
+//! - [`framing`]: the framings of messages on a WebSocket.
+//! - [`readiness`], [`execution`]: state machines that decide when a kernel can be used and when code has ended.
+//! - [`media`]: MIME bundles.
 //! - [`outputs`]: the outputs of an execution as a notebook shows them.
 //!
-//! With I/O, each behind a feature: `kernelspec`, `zmq`, `manager`, `websocket`, `test_kernel`; and `client`, which the
-//! clients have in common. It can be had alone, for what works with a client of whichever transport.
+//! With I/O, each behind a feature: `kernelspec`, `zmq`, `manager`, `websocket`, `test_kernel`; and `client`, which all
+//! transports share. Enable only `client` for code that works with a client of any transport.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -53,7 +53,7 @@ mod zmtp;
 #[cfg(all(feature = "zmq", unix))]
 pub mod zmtp;
 
-// Types of theirs are in the interface.
+// Types of these crates are part of the public API.
 pub use bytes;
 pub use chrono;
 #[cfg(feature = "client")]

@@ -1,8 +1,8 @@
-//! How much a peer may send.
+//! Limits on what a peer may send.
 
 const MIB: usize = 1024 * 1024;
 
-/// Bounds on what is accepted from a peer. They are checked before anything is allocated for it.
+/// Limits on incoming messages. They are checked before memory is allocated.
 ///
 /// ```
 /// use jupyter_protocol::Limits;
@@ -13,71 +13,71 @@ const MIB: usize = 1024 * 1024;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest frame, in bytes. Default: 128 MiB.
+    /// Maximum size of a frame, in bytes. Default: 128 MiB.
     pub frame: usize,
-    /// The longest message, all frames together, in bytes. Default: 256 MiB.
+    /// Maximum size of a message with all its frames, in bytes. Default: 256 MiB.
     pub message: usize,
-    /// The most frames of a message, routing identities and buffers included. Default: 4096.
+    /// Maximum number of frames of a message, including routing identities and buffers. Default: 4096.
     pub frames: usize,
-    /// The most routing identities of a message. Default: 16.
+    /// Maximum number of routing identities of a message. Default: 16.
     pub identities: usize,
-    /// The longest header, and the longest parent header, in bytes. Default: 1 MiB.
+    /// Maximum size of a header, and of a parent header, in bytes. Default: 1 MiB.
     pub header: usize,
-    /// How deep JSON may be nested. Default, and most that has an effect: 100.
+    /// Maximum depth of JSON. Default: 100, which is also the highest effective value.
     ///
-    /// A content that is nested deeper is given as [`Content::Malformed`](crate::Content::Malformed).
+    /// A deeper content becomes [`Content::Malformed`](crate::Content::Malformed).
     pub json_depth: usize,
-    /// The most JSON values in one content, an object counting as seven. Default: 2 million.
+    /// Maximum number of JSON values in one content; an object counts as seven. Default: 2 million.
     ///
-    /// Three bytes of JSON can become a hundred bytes of memory, and an object some hundreds. A content with more values is
-    /// given as [`Content::Malformed`](crate::Content::Malformed), its text untouched.
+    /// Three bytes of JSON can become a hundred bytes of memory, and an object several hundred. A content with more
+    /// values becomes [`Content::Malformed`](crate::Content::Malformed), with its text unchanged.
     pub json_values: usize,
 }
 
 impl Limits {
-    /// The same with another [`frame`](Self::frame).
+    /// Sets [`frame`](Self::frame).
     #[must_use]
     pub const fn with_frame(mut self, frame: usize) -> Self {
         self.frame = frame;
         self
     }
 
-    /// The same with another [`message`](Self::message).
+    /// Sets [`message`](Self::message).
     #[must_use]
     pub const fn with_message(mut self, message: usize) -> Self {
         self.message = message;
         self
     }
 
-    /// The same with another [`frames`](Self::frames).
+    /// Sets [`frames`](Self::frames).
     #[must_use]
     pub const fn with_frames(mut self, frames: usize) -> Self {
         self.frames = frames;
         self
     }
 
-    /// The same with another [`identities`](Self::identities).
+    /// Sets [`identities`](Self::identities).
     #[must_use]
     pub const fn with_identities(mut self, identities: usize) -> Self {
         self.identities = identities;
         self
     }
 
-    /// The same with another [`header`](Self::header).
+    /// Sets [`header`](Self::header).
     #[must_use]
     pub const fn with_header(mut self, header: usize) -> Self {
         self.header = header;
         self
     }
 
-    /// The same with another [`json_depth`](Self::json_depth).
+    /// Sets [`json_depth`](Self::json_depth).
     #[must_use]
     pub const fn with_json_depth(mut self, json_depth: usize) -> Self {
         self.json_depth = json_depth;
         self
     }
 
-    /// The same with another [`json_values`](Self::json_values).
+    /// Sets [`json_values`](Self::json_values).
     #[must_use]
     pub const fn with_json_values(mut self, json_values: usize) -> Self {
         self.json_values = json_values;
@@ -99,5 +99,5 @@ impl Default for Limits {
     }
 }
 
-/// Below the depth at which the JSON parser itself gives up.
+/// Below the recursion limit of the JSON parser.
 pub(crate) const MAX_JSON_DEPTH: usize = 100;

@@ -1,19 +1,19 @@
-//! One thing in several formats.
+//! MIME bundles: data in several formats.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::json::JsonMap;
 
-/// Whether representations of a type are JSON values, and not text.
+/// Returns true if data of a MIME type is a JSON value rather than text.
 #[must_use]
 pub fn is_json(mime_type: &str) -> bool {
     let of_application = mime_type.strip_prefix("application/");
     of_application.is_some_and(|kind| kind == "json" || kind.ends_with("+json"))
 }
 
-/// A representation as notebook files have it: any value of a JSON type, and text of all others. Code may claim that
-/// anything is of any type, and a file with a number for `text/html` is not valid.
+/// Converts data to the form of notebook files: any value for JSON types, and text for all others. Code may attach any
+/// value to any type, and a file with a number for `text/html` is not valid.
 ///
 /// ```
 /// use jupyter_protocol::media::to_nbformat;
@@ -30,7 +30,7 @@ pub fn to_nbformat(mime_type: &str, value: &Value) -> Value {
     }
 }
 
-/// Text, or a list of lines as in notebook files.
+/// Returns text, joining a list of lines as in notebook files.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -39,10 +39,9 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// The same thing in several formats, by MIME type.
+/// Data in several formats, by MIME type.
 ///
-/// Text formats are strings, JSON formats any value, and binary formats strings in base64. Nothing is
-/// decoded here.
+/// Text formats are strings, JSON formats any value, and binary formats strings in base64. Nothing is decoded.
 ///
 /// ```
 /// use jupyter_protocol::MimeBundle;
@@ -56,56 +55,56 @@ fn text(value: &Value) -> Option<String> {
 pub struct MimeBundle(pub JsonMap);
 
 impl MimeBundle {
-    /// Plain text alone.
+    /// Creates a bundle with plain text only.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::default().with("text/plain", text.into())
     }
 
-    /// The bundle with one more format.
+    /// Adds a format.
     #[must_use]
     pub fn with(mut self, mime_type: &str, value: impl Into<Value>) -> Self {
         self.0.insert(mime_type.to_owned(), value.into());
         self
     }
 
-    /// A format as it came.
+    /// Returns the data of a format, unchanged.
     #[must_use]
     pub fn get(&self, mime_type: &str) -> Option<&Value> {
         self.0.get(mime_type)
     }
 
-    /// A format as text. A list of lines, as in notebook files, is joined.
+    /// Returns the data of a format as text. A list of lines, as in notebook files, is joined.
     #[must_use]
     pub fn get_text(&self, mime_type: &str) -> Option<String> {
         text(self.get(mime_type)?)
     }
 
-    /// All formats as notebook files have them: see [`to_nbformat`].
+    /// Returns all formats in the form of notebook files: see [`to_nbformat`].
     #[must_use]
     pub fn to_nbformat(&self) -> Value {
         self.iter().map(|(mime_type, value)| (mime_type, to_nbformat(mime_type, value))).collect()
     }
 
-    /// The plain text.
+    /// Returns the plain text.
     #[must_use]
     pub fn plain(&self) -> Option<String> {
         self.get_text("text/plain")
     }
 
-    /// The first of the wanted formats that is there.
+    /// Returns the first of the wanted formats that exists.
     #[must_use]
     pub fn best<'a>(&'a self, wanted: &[&str]) -> Option<(&'a str, &'a Value)> {
         let found = wanted.iter().find_map(|mime_type| self.0.get_key_value(*mime_type));
         found.map(|(mime_type, value)| (mime_type.as_str(), value))
     }
 
-    /// All formats.
+    /// Iterates over all formats.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(mime_type, value)| (mime_type.as_str(), value))
     }
 
-    /// Whether there is no format at all.
+    /// Returns true if there are no formats.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! The typed layer: messages to read and to write.
+//! The typed layer of messages.
 
 use bytes::Bytes;
 
@@ -7,29 +7,29 @@ use crate::header::{Header, Parent};
 use crate::json::{JsonMap, serialize_object};
 use crate::raw::RawMessage;
 
-/// A message with its content parsed.
+/// A message with parsed content.
 ///
-/// Reading never fails. What does not fit its type is [`Content::Malformed`], with header and parent
-/// intact, so that whoever waits for it is answered. Unknown fields are kept.
+/// Parsing never fails. A content that does not fit its type becomes [`Content::Malformed`] with header and parent
+/// intact, so that the request can still be answered. Unknown fields are kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Message {
     /// Routing identities, or the topic on IOPub.
     pub identities: Vec<Bytes>,
-    /// Who sent it, and what it is.
+    /// The sender and the type of the message.
     pub header: Header,
-    /// What it answers.
+    /// The parent of the message.
     pub parent: Parent,
-    /// Anything else about the message.
+    /// Metadata of the message.
     pub metadata: JsonMap,
-    /// What it says.
+    /// The content.
     pub content: Content,
     /// Raw buffers that belong to the content.
     pub buffers: Vec<Bytes>,
 }
 
 impl Message {
-    /// A message. Its `msg_type` becomes that of the content.
+    /// Creates a message. Its `msg_type` becomes that of the content.
     #[must_use]
     pub fn new(mut header: Header, parent: Parent, content: impl Into<Content>) -> Self {
         let content = content.into();
@@ -37,7 +37,7 @@ impl Message {
         Self { header, parent, content, ..Self::default() }
     }
 
-    /// The message as text, for sending. What was malformed is written as it came.
+    /// Serializes the message. Malformed content is unchanged.
     #[must_use]
     pub fn into_raw(self) -> RawMessage {
         let metadata = match &self.content {
@@ -51,13 +51,13 @@ impl Message {
             .with_buffers(self.buffers)
     }
 
-    /// The id of the message that is answered.
+    /// Returns the id of the parent.
     #[must_use]
     pub fn parent_id(&self) -> Option<&str> {
         self.parent.msg_id()
     }
 
-    /// The same message with buffers.
+    /// Sets the buffers.
     #[must_use]
     pub fn with_buffers(mut self, buffers: Vec<Bytes>) -> Self {
         self.buffers = buffers;

@@ -11,14 +11,14 @@ use crate::media::MimeBundle;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Output {
-    /// Text, with all that was written to the same stream without anything in between.
+    /// Consecutive text of one stream.
     Stream {
         /// The stream.
         name: StreamName,
         /// The text.
         text: String,
     },
-    /// Something to show.
+    /// A display.
     Display(Box<DisplayData>),
     /// The value of the last expression.
     Result(Box<ExecuteResult>),
@@ -26,7 +26,7 @@ pub enum Output {
     Error(Box<ErrorContent>),
 }
 
-/// Collects the outputs of one execution: joins streams, updates displays, clears when it is told to.
+/// Collects the outputs of one execution: joins streams, updates displays, clears on request.
 ///
 /// Text and data beyond the budget are dropped and counted.
 ///
@@ -50,35 +50,35 @@ pub struct Outputs {
     clear_on_next: bool,
 }
 
-/// What an output costs beside its text, in bytes.
+/// The memory of an output besides its text, in bytes.
 const OVERHEAD: usize = 256;
 
 impl Outputs {
-    /// No outputs yet. `budget` is how much to keep, in bytes.
+    /// Creates an empty collection with a budget in bytes.
     #[must_use]
     pub fn new(budget: usize) -> Self {
         Self { items: Vec::new(), budget, used: 0, dropped: 0, clear_on_next: false }
     }
 
-    /// The outputs, in order.
+    /// Returns the outputs, in order.
     #[must_use]
     pub fn items(&self) -> &[Output] {
         &self.items
     }
 
-    /// The outputs, in order.
+    /// Returns the outputs, in order.
     #[must_use]
     pub fn into_items(self) -> Vec<Output> {
         self.items
     }
 
-    /// Bytes that were dropped because they were over the budget.
+    /// Returns the number of bytes that were dropped because they exceeded the budget.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Takes an event. Those that are no output change nothing.
+    /// Applies an event. Events without output change nothing.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Stream(stream) => self.write(&stream.name, &stream.text),
@@ -167,8 +167,8 @@ impl Outputs {
 }
 
 impl Output {
-    /// As cells of notebook files have it, in version 4 of their format. What is not part of that format, such as a display
-    /// id, is left out.
+    /// Returns the output in the form of notebook files, version 4. Data that is not part of that form, such as a
+    /// display id, is omitted.
     ///
     /// ```
     /// use jupyter_protocol::outputs::Output;
@@ -217,7 +217,7 @@ impl Output {
     }
 }
 
-/// About how much memory a JSON object takes, in bytes.
+/// Estimates the memory of a JSON object, in bytes.
 fn json_size(map: &JsonMap) -> usize {
     map.iter().map(|(key, value)| 64 + key.len() + value_size(value)).sum()
 }

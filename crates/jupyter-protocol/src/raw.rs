@@ -1,4 +1,4 @@
-//! The middle layer: messages whose header is read and whose rest is kept byte for byte.
+//! The middle layer: messages with a parsed header and untouched content.
 
 use bytes::Bytes;
 
@@ -10,10 +10,10 @@ use crate::json::{self, JsonMap, ObjectError, is_empty_object, parse_object};
 use crate::limits::Limits;
 use crate::message::Message;
 
-/// A message with its header read and its content untouched.
+/// A message with a parsed header and untouched content.
 ///
-/// This is the layer for whoever passes messages on: no byte of the four JSON frames is altered, and
-/// content is parsed only when it is asked for. Cloning is cheap.
+/// Use this layer to forward messages: no byte of the four JSON frames is altered, and content is parsed only on
+/// request. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawMessage {
     identities: Vec<Bytes>,
@@ -27,10 +27,10 @@ pub struct RawMessage {
 }
 
 impl RawMessage {
-    /// Reads header and parent header. The signature is not looked at: see [`Codec`](crate::Codec).
+    /// Parses header and parent header. The signature is not checked: see [`Codec`](crate::Codec).
     ///
-    /// Only a header that cannot be read is an error. Whatever else is wrong shows where it is used: see
-    /// [`Parent::Malformed`] and [`Content::Malformed`].
+    /// Only an unreadable header is an error. Other errors show where the part is used: see [`Parent::Malformed`] and
+    /// [`Content::Malformed`].
     ///
     /// # Errors
     /// [`Rejected`] with the frames.
@@ -50,10 +50,10 @@ impl RawMessage {
         }
     }
 
-    /// Puts a message together from the four JSON texts and the buffers.
+    /// Assembles a message from the four JSON texts and the buffers.
     ///
     /// # Errors
-    /// [`HeaderError`] when the first text is not a header.
+    /// [`HeaderError`] if the first text is not a header.
     pub fn from_parts(
         [header, parent_header, metadata, content]: [Bytes; 4],
         buffers: Vec<Bytes>,
@@ -71,7 +71,7 @@ impl RawMessage {
         })
     }
 
-    /// A message from what is parsed already.
+    /// Assembles a message from parsed parts.
     pub(crate) fn assembled(
         identities: Vec<Bytes>,
         header: Header,
@@ -82,7 +82,7 @@ impl RawMessage {
         Self { identities, header, header_text, parent, parent_text, metadata, content, buffers }
     }
 
-    /// The frames, not signed.
+    /// Returns the frames, without a signature.
     #[must_use]
     pub fn to_frames(&self) -> Frames {
         let [header, parent_header, metadata, content] = self.parts();
@@ -97,7 +97,7 @@ impl RawMessage {
         }
     }
 
-    /// The four JSON texts as they came: header, parent header, metadata, content.
+    /// Returns the four JSON texts, unchanged: header, parent header, metadata, content.
     #[must_use]
     pub fn parts(&self) -> [Bytes; 4] {
         [
@@ -108,63 +108,63 @@ impl RawMessage {
         ]
     }
 
-    /// The header.
+    /// Returns the header.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What the message answers.
+    /// Returns the parent.
     #[must_use]
     pub fn parent(&self) -> &Parent {
         &self.parent
     }
 
-    /// What the content is, such as `stream`.
+    /// Returns the type of the content, such as `stream`.
     #[must_use]
     pub fn msg_type(&self) -> &str {
         &self.header.msg_type
     }
 
-    /// The text of the metadata.
+    /// Returns the text of the metadata.
     #[must_use]
     pub fn metadata(&self) -> &Bytes {
         &self.metadata
     }
 
-    /// The text of the content.
+    /// Returns the text of the content.
     #[must_use]
     pub fn content(&self) -> &Bytes {
         &self.content
     }
 
-    /// Raw buffers.
+    /// Returns the raw buffers.
     #[must_use]
     pub fn buffers(&self) -> &[Bytes] {
         &self.buffers
     }
 
-    /// Routing identities, or the topic on IOPub.
+    /// Returns the routing identities, or the topic on IOPub.
     #[must_use]
     pub fn identities(&self) -> &[Bytes] {
         &self.identities
     }
 
-    /// The same message with other routing identities.
+    /// Sets the routing identities.
     #[must_use]
     pub fn with_identities(mut self, identities: Vec<Bytes>) -> Self {
         self.identities = identities;
         self
     }
 
-    /// The same message with other buffers.
+    /// Sets the buffers.
     #[must_use]
     pub fn with_buffers(mut self, buffers: Vec<Bytes>) -> Self {
         self.buffers = buffers;
         self
     }
 
-    /// Bytes of the four texts, the buffers and the identities.
+    /// Returns the size of the four texts, the buffers and the identities, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         let parts = self.parts().iter().map(Bytes::len).sum::<usize>();
@@ -172,8 +172,9 @@ impl RawMessage {
         parts.saturating_add(rest)
     }
 
-    /// Bytes of memory that it takes, about and never far below: what whoever keeps messages should count. It can be
-    /// many times its [`size`](Self::size), for each frame has a cost of its own, and so has each value of a header.
+    /// Estimates the memory of the message, in bytes. Count this figure when you buffer messages: it can be many times
+    /// the [`size`](Self::size), because each frame and each value of a header has a cost of its own, and the message
+    /// never takes much more.
     #[must_use]
     pub fn memory(&self) -> usize {
         const FRAME: usize = 96;
@@ -220,18 +221,18 @@ impl RawMessage {
         }
     }
 
-    /// Where a message of this type belongs when nothing else says so.
+    /// Returns the channel of this type of message, if nothing else determines it.
     ///
-    /// Some types may travel on two channels: `kernel_info_request` on shell and control, comm messages on shell and
-    /// IOPub. Then it is shell.
+    /// Types that travel on two channels count as shell: `kernel_info_request` on shell and control, comm messages on
+    /// shell and IOPub.
     #[must_use]
     pub fn default_channel(&self) -> Channel {
         crate::content::default_channel(self.msg_type())
     }
 
-    /// Copies short frames out of the memory they are a view of.
+    /// Copies short frames out of the buffer that they are views of.
     ///
-    /// A few bytes can keep a receive buffer of many megabytes alive. Call this before a message is kept for long.
+    /// A few bytes can keep a receive buffer of many megabytes alive. Call this before storing a message for long.
     #[must_use]
     pub fn detached(self) -> Self {
         let parent_text = detach(self.parent_text);
@@ -255,7 +256,7 @@ impl RawMessage {
     }
 }
 
-/// Frames up to this length, in bytes, are copied. Longer ones have memory of their own.
+/// Frames up to this size are copied, in bytes. Longer ones have a buffer of their own.
 const SHORT: usize = 128 * 1024;
 
 fn detach(frame: Bytes) -> Bytes {
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(raw.size(), frames.join().iter().map(Bytes::len).sum::<usize>() - 9);
     }
 
-    /// Integers of Python have no bounds. The text is the only form that has them all.
+    /// Python's integers are unbounded, and only the text represents them all.
     #[test]
     fn a_number_of_any_size_loses_no_message() {
         let huge = format!("1{}", "0".repeat(400));

@@ -1,11 +1,11 @@
-//! Finding out when a kernel can be used, without I/O.
+//! Decides when a kernel can be used, without I/O.
 //!
-//! A connection to the IOPub channel is not yet a subscription: what the kernel publishes before the
-//! subscription has arrived is lost. Kernels of protocol 5.5 send `iopub_welcome`, but only to the first
-//! subscriber. So [`Readiness`] also *nudges*: it asks for the kernel's information and waits until both the answer
-//! and the status messages that belong to it have come. It asks on the control channel too, because a busy kernel
-//! does not answer on shell. A kernel that is just starting may answer on control first, too; so an answer on shell
-//! is waited for a little, unless the kernel is seen to be busy.
+//! A connection to the IOPub channel is not yet a subscription: what the kernel publishes before the subscription
+//! arrives is lost. Kernels of protocol 5.5 send `iopub_welcome`, but only to the first subscriber. So [`Readiness`]
+//! also *nudges* the kernel: it sends `kernel_info_request`s until both a reply and the status messages of a nudge have
+//! arrived. It nudges on the control channel too, because a busy kernel does not reply on shell. A kernel that is just
+//! starting may reply on control first, so the wait for a reply on shell continues for a moment, unless the kernel is
+//! known to be busy.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,22 +15,22 @@ use crate::content::{Content, ExecutionState, KernelInfoReply, KernelInfoRequest
 use crate::message::Message;
 use crate::session::Session;
 
-/// How long until a first nudge is repeated. Each further one waits twice as long.
+/// The interval before the first nudge is repeated. It doubles with each nudge.
 const INITIAL_NUDGE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The longest wait between two nudges that are not answered.
+/// Maximum interval between unanswered nudges.
 const MAX_NUDGE_INTERVAL: Duration = Duration::from_secs(8);
 
-/// How long an answer on shell is waited for, when there is one on control.
+/// Limits the wait for a reply on shell after one on control.
 const SHELL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How the subscription to IOPub was shown to be in effect.
+/// The evidence for a subscription to IOPub.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum SubscribedBy {
     /// The kernel sent `iopub_welcome`.
     Welcome,
-    /// A message came that belongs to our own request.
+    /// A message arrived that belongs to a nudge.
     Nudge,
 }
 
@@ -38,32 +38,32 @@ pub enum SubscribedBy {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Ready {
-    /// What the kernel is.
+    /// The kernel's description of itself.
     pub kernel_info: KernelInfoReply,
-    /// How the subscription was shown to be in effect.
+    /// The evidence for the subscription.
     pub subscribed_by: SubscribedBy,
-    /// Whether it answered on control alone: it works on a request of somebody else, or is still starting.
+    /// True if the kernel has replied only on control: it runs code of another client, or is still starting.
     pub busy: bool,
 }
 
-/// How far a connection has come.
+/// The progress of a connection.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ReadyState {
     /// Not all channels are connected.
     Connecting,
-    /// Connected. Waiting for the answer of the kernel, and for the subscription.
+    /// The channels are connected; the reply of the kernel or the subscription is missing.
     Waiting {
-        /// The kernel has answered.
+        /// True if the kernel has replied.
         answered: bool,
-        /// The subscription is in effect.
+        /// True if the subscription is in effect.
         subscribed: bool,
     },
-    /// The kernel answers, and what it publishes arrives.
+    /// The kernel replies, and its published messages arrive.
     Ready(Box<Ready>),
 }
 
-/// Decides when a kernel can be used.
+/// The state machine that decides when a kernel can be used.
 ///
 /// ```
 /// use std::time::Instant;
@@ -89,11 +89,11 @@ pub struct Readiness {
     connected: bool,
     subscribed: Option<SubscribedBy>,
     info: Option<KernelInfoReply>,
-    /// Whether it answered on shell.
+    /// True after a reply on shell.
     on_shell: bool,
-    /// Whether it was seen to work for somebody else.
+    /// True if the last status of another client's request was busy.
     busy: bool,
-    /// When to do without an answer on shell.
+    /// The end of the wait for a reply on shell.
     shell_deadline: Option<Instant>,
     without_shell: bool,
     control: Nudges,
@@ -110,19 +110,19 @@ struct Nudges {
 }
 
 impl Readiness {
-    /// All channels are connected, for the first time or again.
+    /// Records that all channels are connected, for the first time or again.
     pub fn on_connected(&mut self, now: Instant) {
         *self = Self { connected: true, ..Self::default() };
         self.control.next = Some(now);
         self.shell.next = Some(now);
     }
 
-    /// A connection was lost. Everything begins anew with the next [`Readiness::on_connected`].
+    /// Records that a connection was lost. The next [`Readiness::on_connected`] starts over.
     pub fn on_disconnected(&mut self) {
         *self = Self::default();
     }
 
-    /// Takes a message, from whichever channel.
+    /// Takes a message of any channel.
     pub fn on_message(&mut self, channel: Channel, message: &Message, now: Instant) {
         if self.connected {
             self.handle(channel, message);
@@ -158,7 +158,7 @@ impl Readiness {
         }
     }
 
-    /// Takes the time: nudges when it is due. Then look at [`Readiness::poll_send`].
+    /// Takes the current time, and creates the nudges that are due: see [`Readiness::poll_send`].
     pub fn on_timeout(&mut self, now: Instant, session: &Session) {
         self.without_shell |= self.shell_deadline.is_some_and(|until| until <= now);
         if self.is_ready() {
@@ -175,12 +175,12 @@ impl Readiness {
         }
     }
 
-    /// The next message to send, or `None` until it is time again.
+    /// Returns the next message to send, if one is due.
     pub fn poll_send(&mut self) -> Option<(Channel, Message)> {
         self.to_send.pop_front()
     }
 
-    /// When [`Readiness::on_timeout`] is to be called.
+    /// Returns the time at which to call [`Readiness::on_timeout`].
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         if self.is_ready() {
@@ -189,7 +189,7 @@ impl Readiness {
         [self.control.next, self.shell.next, self.shell_deadline].into_iter().flatten().min()
     }
 
-    /// How far it has come.
+    /// Returns the progress.
     #[must_use]
     pub fn state(&self) -> ReadyState {
         match (&self.info, self.subscribed) {
@@ -221,14 +221,14 @@ impl Readiness {
 }
 
 impl Nudges {
-    /// The most ids that are remembered. Older ones would have been answered by now.
+    /// Maximum number of remembered ids. Older nudges would have been answered.
     const MAX_IDS: usize = 64;
 
     fn contains(&self, id: &str) -> bool {
         self.ids.iter().any(|own| own == id)
     }
 
-    /// A kernel that is busy queues every nudge, so those that are not answered become rare.
+    /// Records a nudge and schedules the next. A busy kernel queues every nudge, so unanswered ones become rare.
     fn record(&mut self, id: &str, now: Instant) {
         let wait = INITIAL_NUDGE_INTERVAL
             .saturating_mul(1 << self.unanswered.min(16))

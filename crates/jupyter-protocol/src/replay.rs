@@ -1,13 +1,14 @@
-//! The signatures of the last messages, to refuse what was recorded and sent again.
+//! Detects replayed messages by their signatures.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::signature::HEX_VALUES;
 
-/// Remembers the last signatures, the oldest forgotten first.
+/// A window of the last signatures, which forgets the oldest first.
 ///
-/// Takes signatures in hexadecimal, which is how they are sent. Enter a signature only after it was verified. Otherwise anybody could push out the real ones.
+/// Signatures are hexadecimal, as on the wire. Insert a signature only after its verification; otherwise any peer could
+/// push the genuine ones out.
 ///
 /// ```
 /// use jupyter_protocol::ReplayWindow;
@@ -25,10 +26,10 @@ pub struct ReplayWindow {
     seen: HashSet<Digest, BuildHasherDefault<IdentityHasher>>,
 }
 
-/// The first 64 bits of a signature: two of the messages that are remembered do not share them by accident.
+/// The first 64 bits of a signature. Two remembered messages do not share them by accident.
 type Digest = u64;
 
-/// A signature that was verified is as random as any hash of it.
+/// A hasher that returns its input: a verified signature is as random as any hash of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct IdentityHasher(u64);
 
@@ -47,16 +48,16 @@ impl Hasher for IdentityHasher {
 }
 
 impl ReplayWindow {
-    /// How many signatures [`ReplayWindow::default`] remembers. They take about 2 MiB.
+    /// The number of signatures that [`ReplayWindow::default`] remembers. They take about 2 MiB.
     pub const DEFAULT: usize = 65_536;
 
-    /// Remembers that many. With 0, nothing is ever refused.
+    /// Creates a window for `capacity` signatures. With 0, no message is rejected.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { capacity, order: VecDeque::new(), seen: HashSet::default() }
     }
 
-    /// Enters a signature. Whether it is new.
+    /// Inserts a signature. Returns true if it is new.
     pub fn insert(&mut self, signature: &[u8]) -> bool {
         if self.capacity == 0 {
             return true;
@@ -81,7 +82,7 @@ impl Default for ReplayWindow {
     }
 }
 
-/// What is no hexadecimal digit counts as the last one.
+/// Invalid hexadecimal digits count as the last one.
 fn digest(signature: &[u8]) -> Digest {
     let digits = signature.iter().take(16).map(|byte| HEX_VALUES[usize::from(*byte)] & 15);
     digits.fold(0, |digest, digit| digest << 4 | u64::from(digit))

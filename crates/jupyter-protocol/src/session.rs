@@ -1,4 +1,4 @@
-//! Sessions: the ids of clients and kernels, and messages with headers of their own.
+//! Sessions: the ids of clients and kernels, which create messages.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use crate::header::{Header, Parent};
 use crate::json::JsonMap;
 use crate::message::Message;
 
-/// The version of the protocol that is spoken, and written into headers.
+/// The protocol version of this crate, as written into headers.
 pub const PROTOCOL_VERSION: &str = "5.5";
 
-/// One side of a conversation. Every message it makes has an id of its own.
+/// One side of a conversation. Every message that it creates has a unique id.
 ///
 /// ```
 /// use jupyter_protocol::{ExecuteRequest, Session};
@@ -32,32 +32,32 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session with a random id.
+    /// Creates a session with a random id.
     #[must_use]
     pub fn new(username: impl Into<String>) -> Self {
         Self::with_id(random_hex(16), username)
     }
 
-    /// A session with a given id, to go on with an earlier one. Ids of messages may repeat those of the earlier one,
-    /// unless the id was not used for messages yet.
+    /// Creates a session with a given id, to continue an earlier one. Message ids may repeat those of the earlier
+    /// session.
     #[must_use]
     pub fn with_id(id: impl Into<String>, username: impl Into<String>) -> Self {
         Self { id: id.into(), username: username.into(), sent: AtomicU64::new(0) }
     }
 
-    /// What its headers have as `session`.
+    /// Returns the id of the session.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// A message that answers nothing.
+    /// Creates a message without a parent.
     #[must_use]
     pub fn request(&self, content: impl Into<Content>) -> Message {
         self.message(Parent::None, content)
     }
 
-    /// A message for a subshell. Protocol 5.5.
+    /// Creates a message for a subshell. Protocol 5.5.
     #[must_use]
     pub fn request_in(&self, subshell_id: &str, content: impl Into<Content>) -> Message {
         let mut message = self.request(content);
@@ -65,7 +65,7 @@ impl Session {
         message
     }
 
-    /// A message that answers another one, addressed to whoever sent that.
+    /// Creates a reply to a message, addressed to its sender.
     #[must_use]
     pub fn reply(&self, request: &Message, content: impl Into<Content>) -> Message {
         let mut message = self.message(Parent::from_header(&request.header), content);
@@ -73,7 +73,7 @@ impl Session {
         message
     }
 
-    /// A message with any parent.
+    /// Creates a message with any parent.
     #[must_use]
     pub fn message(&self, parent: Parent, content: impl Into<Content>) -> Message {
         let number = self.sent.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Default for Session {
     }
 }
 
-/// Random bytes in hexadecimal.
+/// Returns random bytes in hexadecimal.
 pub(crate) fn random_hex(bytes: usize) -> String {
     let mut random = vec![0; bytes];
     getrandom::fill(&mut random).expect("the system gives random numbers");

@@ -1,4 +1,4 @@
-//! Signing and verifying messages.
+//! Signs and verifies messages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +9,9 @@ use sha2::{Sha256, Sha384, Sha512};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// The key that client and kernel share. Empty means that messages are not signed.
+/// The key shared by client and kernel. With an empty key, messages are not signed.
 ///
-/// Its memory is wiped when it is dropped, and it is never shown.
+/// The memory is wiped when the key is dropped, and `Debug` hides it.
 ///
 /// ```
 /// use jupyter_protocol::Key;
@@ -24,25 +24,25 @@ use zeroize::Zeroizing;
 pub struct Key(Zeroizing<Vec<u8>>);
 
 impl Key {
-    /// A key from the bytes of a connection file's `key`.
+    /// Creates a key from the bytes of the `key` in a connection file.
     #[must_use]
     pub fn new(key: impl Into<Vec<u8>>) -> Self {
         Self(Zeroizing::new(key.into()))
     }
 
-    /// A new key of 256 random bits, in hexadecimal.
+    /// Generates a key of 256 random bits, in hexadecimal.
     #[must_use]
     pub fn generate() -> Self {
         Self::new(crate::session::random_hex(32))
     }
 
-    /// Whether messages are not signed at all.
+    /// Returns true if messages are not signed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The bytes themselves. Keep them out of logs, errors and command lines.
+    /// Returns the bytes of the key. Keep them out of logs, errors and command lines.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
@@ -55,11 +55,11 @@ impl fmt::Debug for Key {
     }
 }
 
-/// How messages are signed.
+/// The algorithm that signs messages.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum SignatureScheme {
-    /// `hmac-sha256`, what everybody uses.
+    /// `hmac-sha256`, the usual scheme.
     #[default]
     HmacSha256,
     /// `hmac-sha384`.
@@ -69,7 +69,7 @@ pub enum SignatureScheme {
 }
 
 impl SignatureScheme {
-    /// Its name in connection files.
+    /// Returns the name in connection files.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl fmt::Display for SignatureScheme {
     }
 }
 
-/// The signature scheme is none that we know.
+/// Error of parsing a signature scheme: the name is unknown.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[error("unknown signature scheme {0:?}; known are hmac-sha256, hmac-sha384 and hmac-sha512")]
 pub struct UnknownScheme(pub String);
@@ -102,25 +102,25 @@ impl FromStr for SignatureScheme {
     }
 }
 
-/// Why a signature is not accepted. Says nothing about what would have been right.
+/// The reason why a signature is rejected. Reveals nothing about the expected one.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum SignatureError {
-    /// There is a key, and the message is not signed.
+    /// There is a key, but the message is not signed.
     #[error("message is not signed")]
     Unsigned,
-    /// The signature does not belong to the message and the key.
+    /// The signature does not match the message and the key.
     #[error("message has an invalid signature")]
     Invalid,
-    /// A message with this very signature was accepted before.
+    /// A message with the same signature was accepted before.
     #[error("message was sent before")]
     Replayed,
 }
 
 /// Signs and verifies with one key.
 ///
-/// A signature covers the four JSON frames, and not the buffers. It shows who wrote the text; it does
-/// not protect the message as a whole. For that, use a Unix socket or TLS.
+/// A signature covers the four JSON frames, but not the buffers. It identifies the author of the text; it does not
+/// protect the message as a whole. For that, use a Unix socket or TLS.
 ///
 /// ```
 /// use jupyter_protocol::{Key, SignatureScheme, Signer};
@@ -142,7 +142,7 @@ enum State {
     Sha512(Hmac<Sha512>),
 }
 
-/// Runs the same expression for whichever hash it is.
+/// Evaluates an expression for the hash of a scheme.
 macro_rules! with_mac {
     ($state:expr, $mac:ident => $then:expr) => {
         match $state {
@@ -154,7 +154,7 @@ macro_rules! with_mac {
 }
 
 impl Signer {
-    /// A signer. With an empty key it signs nothing and accepts everything.
+    /// Creates a signer. With an empty key, it signs nothing and accepts everything.
     #[must_use]
     pub fn new(scheme: SignatureScheme, key: &Key) -> Self {
         if key.is_empty() {
@@ -168,22 +168,22 @@ impl Signer {
         })
     }
 
-    /// Whether messages are signed.
+    /// Returns true if messages are signed.
     #[must_use]
     pub fn is_signing(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The signature of header, parent header, metadata and content, in lowercase hexadecimal.
+    /// Returns the signature of header, parent header, metadata and content, in lowercase hexadecimal.
     ///
-    /// Empty when there is no key.
+    /// The signature is empty without a key.
     #[must_use]
     pub fn sign(&self, parts: [&[u8]; 4]) -> Bytes {
         let Some(state) = &self.0 else { return Bytes::new() };
         with_mac!(state, mac => to_hex(&digest(mac.clone(), parts).finalize().into_bytes()))
     }
 
-    /// Checks a signature in constant time.
+    /// Verifies a signature in constant time.
     ///
     /// # Errors
     /// [`SignatureError::Unsigned`] or [`SignatureError::Invalid`]. Without a key, none.
@@ -217,7 +217,7 @@ fn digest<M: hmac::Mac>(mut mac: M, parts: [&[u8]; 4]) -> M {
     mac
 }
 
-/// The longest signature there is, in bytes: SHA-512.
+/// The size of the longest digest, SHA-512, in bytes.
 const MAX_DIGEST_SIZE: usize = 64;
 
 const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -230,7 +230,7 @@ fn to_hex(bytes: &[u8]) -> Bytes {
     text.into()
 }
 
-/// Lower case alone: a signature has one spelling, so that it cannot be sent again in another.
+/// Accepts only lower case, so that a signature has one spelling and cannot be replayed in another.
 fn from_hex<'a>(text: &[u8], into: &'a mut [u8; MAX_DIGEST_SIZE]) -> Option<&'a [u8]> {
     let bytes = into.get_mut(..text.len() / 2)?;
     let (pairs, []) = text.as_chunks::<2>() else { return None };
@@ -243,7 +243,8 @@ fn from_hex<'a>(text: &[u8], into: &'a mut [u8; MAX_DIGEST_SIZE]) -> Option<&'a 
     (all < 16).then_some(bytes)
 }
 
-/// What each hexadecimal digit is worth, and 255 for what is none: digits are random, so no processor guesses which is next.
+/// The value of each hexadecimal digit, and 255 for other bytes. A table, because branches on random digits would be
+/// mispredicted.
 pub(crate) const HEX_VALUES: [u8; 256] = {
     let mut values = [u8::MAX; 256];
     let mut value = 0;

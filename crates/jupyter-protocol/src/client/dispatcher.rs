@@ -1,4 +1,4 @@
-//! Brings every message to whoever waits for it.
+//! Routes every incoming message to the request, execution or watch that it belongs to.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,30 +17,31 @@ use crate::limits::Limits;
 use crate::raw::RawMessage;
 use crate::session::Session;
 
-/// Who waits for the reply to a request.
+/// The receiver of the reply to a request.
 #[derive(Debug)]
 pub(crate) enum ReplyTarget {
     /// A call for one reply.
     Reply(oneshot::Sender<Result<RawMessage, ClientError>>),
-    /// An execution, which takes the reply with everything else.
+    /// An execution, which receives the reply in its mailbox with all other messages.
     Execution,
 }
 
-/// A request that was not answered yet.
+/// A request without a reply so far.
 #[derive(Debug)]
 struct Pending {
     channel: Channel,
     subshell: Option<String>,
     target: ReplyTarget,
-    /// Whether it was given to a connection. Until then it waits, and goes to the next one.
+    /// True once the request was handed to a connection. Until then the request is queued, and the next connection
+    /// sends it.
     sent: bool,
-    /// The session of the kernel when it was sent.
+    /// The session of the kernel when the request was sent.
     kernel: Option<String>,
-    /// The fence that was sent after it, if the connection broke meanwhile.
+    /// The fence that was sent after the request, if the connection broke meanwhile.
     fence: Option<String>,
 }
 
-/// A request whose answer tells that all earlier ones of the same queue were dealt with.
+/// A request whose reply proves that the kernel has processed all earlier requests of the same queue.
 #[derive(Debug)]
 struct Fence {
     channel: Channel,
@@ -48,7 +49,7 @@ struct Fence {
     kernel: Option<String>,
 }
 
-/// Why no reply comes.
+/// The reason why a reply will never arrive.
 #[derive(Debug)]
 enum NoReplyReason {
     ReplyLost,
@@ -93,7 +94,7 @@ pub(crate) struct Dispatcher {
 struct State {
     pending: HashMap<String, Pending>,
     executions: HashMap<String, Arc<Mailbox>>,
-    /// Requests that end an execution, and which.
+    /// Barrier requests, and the execution that each one ends.
     barriers: HashMap<String, String>,
     fences: HashMap<String, Fence>,
     watchers: Vec<(Interest, Weak<Mailbox>)>,
@@ -106,10 +107,10 @@ struct State {
     closed: Option<CloseReason>,
 }
 
-/// What a watcher wants to see.
+/// The messages that a watch receives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Interest {
-    /// What is published.
+    /// Messages on IOPub.
     IoPub,
     /// Every message of every channel.
     Everything,
@@ -128,7 +129,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether what the kernel says of the end of its output is not true.
+    /// Returns true if the kernel publishes output after it has announced the end of the output.
     pub(crate) fn publishes_late(&self) -> bool {
         self.publishes_late.load(Ordering::Relaxed)
     }
@@ -137,7 +138,7 @@ impl Dispatcher {
         self.publishes_late.store(late, Ordering::Relaxed);
     }
 
-    /// Takes a message that came in. Never waits.
+    /// Routes an incoming message. Never blocks.
     pub(crate) fn deliver(&self, channel: Channel, message: RawMessage) {
         let message = message.detached();
         let kernel_state = self.kernel_state_of(channel, &message);
@@ -147,7 +148,7 @@ impl Dispatcher {
             state.note_work(kernel_state, &message);
             self.kernel_state.send_replace(Some(kernel_state.clone()));
             if is_restart(kernel_state) {
-                // One that starts may say so after it has answered on the control channel.
+                // A starting kernel may publish this status after it has replied on the control channel.
                 let is_new = *kernel_state != ExecutionState::Starting
                     || state
                         .kernel
@@ -184,7 +185,7 @@ impl Dispatcher {
         }
     }
 
-    /// Output is missing. Of one execution if it is known, else of all.
+    /// Records that output is missing: for the execution of `parent` if there is one, otherwise for all executions.
     pub(crate) fn record_loss(&self, loss: Loss, parent: Option<&str>) {
         let mut state = self.state();
         let known = parent.and_then(|id| state.executions.get(id)).cloned();
@@ -195,18 +196,19 @@ impl Dispatcher {
         state.push_note(&Item::Lost(loss));
     }
 
-    /// Counts a message that was refused: not signed well, or not a message.
+    /// Counts a rejected message: one that is not valid or has no valid signature.
     pub(crate) fn reject(&self) {
         let mut state = self.state();
         state.rejected = state.rejected.saturating_add(1);
     }
 
-    /// How many messages were refused.
+    /// Returns the number of rejected messages.
     pub(crate) fn rejected(&self) -> u64 {
         self.state().rejected
     }
 
-    /// A channel is connected. If it was before, the messages to send in order to learn which replies are lost.
+    /// Marks a channel as connected. After a reconnection, returns the fences to send, which reveal the replies that
+    /// are lost.
     pub(crate) fn connected(&self, channel: Channel, reconnected: bool) -> Vec<RawMessage> {
         let mut state = self.state();
         state.connected[channel as usize] = true;
@@ -214,13 +216,13 @@ impl Dispatcher {
         if reconnected { state.raise_fences(channel, &self.session) } else { Vec::new() }
     }
 
-    /// The process of the kernel is another one: the messages to send on a channel in order to learn which replies are lost.
-    /// The new process may have got some of the requests.
+    /// Returns the fences to send on a channel after the kernel's process was replaced. They reveal the replies that
+    /// are lost; the new process may have received some of the requests.
     pub(crate) fn fences(&self, channel: Channel) -> Vec<RawMessage> {
         self.state().raise_fences(channel, &self.session)
     }
 
-    /// The connection of a channel broke.
+    /// Marks a channel as disconnected.
     pub(crate) fn disconnected(&self, channel: Channel) {
         self.state().connected[channel as usize] = false;
         if channel == Channel::IoPub {
@@ -228,7 +230,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the channels that every client needs are connected.
+    /// Returns true if shell, control and IOPub are connected.
     pub(crate) fn is_connected(&self) -> bool {
         let state = self.state();
         [Channel::Shell, Channel::Control, Channel::IoPub]
@@ -236,7 +238,7 @@ impl Dispatcher {
             .all(|channel| state.connected[*channel as usize])
     }
 
-    /// Nothing more will come: tells everybody.
+    /// Closes the dispatcher, and reports the reason to all receivers.
     pub(crate) fn close(&self, reason: &CloseReason) {
         let mut state = self.state();
         if state.closed.is_none() {
@@ -250,7 +252,7 @@ impl Dispatcher {
         for (_, pending) in state.pending.drain() {
             if let ReplyTarget::Reply(target) = pending.target {
                 let error = ClientError::Closed { reason: reason.clone(), effect: Effect::Unknown };
-                // Nobody waits any more.
+                // The receiver may be dropped.
                 let _ = target.send(Err(error));
             }
         }
@@ -261,18 +263,19 @@ impl Dispatcher {
         self.is_closed.send_replace(true);
     }
 
-    /// Waits until it is closed.
+    /// Waits until the dispatcher is closed.
     pub(crate) async fn wait_closed(&self) {
-        // The sender is here, so this does not fail.
+        // The sender is a field of `self`, so the wait does not fail.
         let _ = self.is_closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    /// The kernel is dead: tells everybody who waits for it. The connection stays, for the next kernel.
+    /// Reports the death of the kernel to all receivers. The connection stays open for the next kernel.
     pub(crate) fn kernel_died(&self) {
         self.fail_all(&mut self.state());
     }
 
-    /// The kernel is dead, and with it the connection: whoever has heard of the one finds the other.
+    /// Reports the death of the kernel and closes the dispatcher in one step, so that no caller sees one without the
+    /// other.
     #[cfg(any(feature = "manager", feature = "websocket"))]
     pub(crate) fn close_with_kernel(&self) {
         let mut state = self.state();
@@ -292,7 +295,7 @@ impl Dispatcher {
         !state.busy.is_empty() || state.pending.values().any(own)
     }
 
-    /// Whether somebody waits for an answer of the kernel.
+    /// Returns true if a request or an execution awaits the kernel.
     #[cfg(feature = "websocket")]
     pub(crate) fn has_pending(&self) -> bool {
         let state = self.state();
@@ -301,7 +304,7 @@ impl Dispatcher {
 
     fn fail_all(&self, state: &mut State) {
         state.end(|_| true, &NoReplyReason::Died);
-        // Those that were answered already, and still publish.
+        // Executions that have their reply, and still receive output.
         for (_, own) in state.executions.drain() {
             own.push_note(Item::KernelDied);
         }
@@ -309,7 +312,7 @@ impl Dispatcher {
         self.restarts.send_modify(|restarts| *restarts += 1);
     }
 
-    /// Why it is closed, if it is.
+    /// Returns the reason for which the dispatcher is closed, or `None` while it is open.
     pub(crate) fn closed(&self) -> Option<CloseReason> {
         self.state().closed.clone()
     }
@@ -336,12 +339,12 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// What is published for `barrier` is for the execution as well. To be told before it is sent.
+    /// Routes what is published for `barrier` to the execution as well. Must be called before the barrier is sent.
     pub(crate) fn expect_barrier(&self, barrier: &str, execution: &str) {
         self.state().barriers.insert(barrier.to_owned(), execution.to_owned());
     }
 
-    /// A message is given to a connection now. Whether it arrives is not known.
+    /// Marks a message as handed to a connection. That does not prove its arrival.
     pub(crate) fn sending(&self, message: &RawMessage) {
         let mut state = self.state();
         let kernel = state.kernel.clone();
@@ -351,7 +354,7 @@ impl Dispatcher {
         }
     }
 
-    /// Nobody waits for a request any more.
+    /// Removes a request whose reply is no longer awaited.
     pub(crate) fn remove(&self, id: &str) {
         let mut state = self.state();
         state.pending.remove(id);
@@ -359,7 +362,7 @@ impl Dispatcher {
         state.barriers.retain(|_, execution| execution != id);
     }
 
-    /// Shows messages to a mailbox until it is dropped.
+    /// Copies messages to a mailbox until the mailbox is dropped.
     pub(crate) fn watch(&self, interest: Interest, mailbox: &Arc<Mailbox>) {
         let mut state = self.state();
         if let Some(reason) = &state.closed {
@@ -369,12 +372,12 @@ impl Dispatcher {
         state.watchers.push((interest, Arc::downgrade(mailbox)));
     }
 
-    /// What the kernel said last about what it does.
+    /// Subscribes to the last execution state that the kernel published.
     pub(crate) fn kernel_state(&self) -> watch::Receiver<Option<ExecutionState>> {
         self.kernel_state.subscribe()
     }
 
-    /// How often the kernel said that its process is a new one, or dead.
+    /// Subscribes to the number of times that the kernel reported a new process, or its death.
     pub(crate) fn restarts(&self) -> watch::Receiver<u64> {
         self.restarts.subscribe()
     }
@@ -394,7 +397,7 @@ impl Dispatcher {
     }
 }
 
-/// Whether what ran until now is gone.
+/// Returns true if the state shows that all running code is lost.
 fn is_restart(state: &ExecutionState) -> bool {
     matches!(
         state,
@@ -456,8 +459,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether the kernel that replies is not the one that replied before. Nothing else tells of a server that starts its
-    /// process is_new.
+    /// Returns true if the reply comes from another process than the replies before. Nothing else reveals that a server
+    /// has restarted its kernel.
     fn is_from_another_process(&self, message: &RawMessage) -> bool {
         let known = self.kernel.as_ref().filter(|_| message.parent().msg_id().is_some());
         known.is_some_and(|kernel| *kernel != message.header().session)
@@ -473,7 +476,7 @@ impl State {
         let own = self.pending.get(&id).is_some_and(|pending| pending.channel == channel);
         let Some(pending) = own.then(|| self.pending.remove(&id)).flatten() else { return };
         match pending.target {
-            // Whoever gave up waiting is not told.
+            // The receiver may be dropped.
             ReplyTarget::Reply(target) => drop(target.send(Ok(message))),
             ReplyTarget::Execution => {
                 if let Some(own) = self.executions.get(&id) {
@@ -491,7 +494,7 @@ impl State {
         }
     }
 
-    /// Requests that were sent before this fence, and are not answered by now, will not be.
+    /// Ends the requests that were sent before this fence and have no reply: none will arrive.
     fn pass_fence(&mut self, fence: &str, before: Option<&str>, kernel: &str) {
         let is_fenced = |pending: &Pending| pending.fence.as_deref() == Some(fence);
         let is_of_before = |pending: &Pending| {
@@ -501,7 +504,8 @@ impl State {
         self.end(is_fenced, &NoReplyReason::ReplyLost);
     }
 
-    /// Subshells end with their process, and no fence would be answered in one.
+    /// Ends the requests of subshells of an earlier process. Subshells end with their process, and none would answer a
+    /// fence.
     fn end_subshells(&mut self, kernel: &str) {
         let is_of_before = |pending: &Pending| {
             pending.subshell.is_some()
@@ -511,13 +515,13 @@ impl State {
         self.end(is_of_before, &NoReplyReason::Restarted);
     }
 
-    /// Tells those who wait for these requests that no reply will come.
+    /// Removes the matching requests and reports to their receivers that no reply will arrive.
     fn end(&mut self, which: impl Fn(&Pending) -> bool, why: &NoReplyReason) {
         let ended: Vec<(String, Pending)> =
             self.pending.extract_if(|_, pending| which(pending)).collect();
         for (id, pending) in ended {
             match pending.target {
-                // Whoever gave up waiting is not told.
+                // The receiver may be dropped.
                 ReplyTarget::Reply(target) => drop(target.send(Err(why.error()))),
                 ReplyTarget::Execution => {
                     if let Some(own) = self.executions.get(&id) {
@@ -528,7 +532,8 @@ impl State {
         }
     }
 
-    /// Fences behind everything that was sent on a connection of before: one per subshell, because each has its own queue.
+    /// Creates the fences behind everything that was sent on an earlier connection: one for each subshell, because each
+    /// has its own queue.
     fn raise_fences(&mut self, channel: Channel, session: &Session) -> Vec<RawMessage> {
         let mut raised: HashMap<Option<String>, RawMessage> = HashMap::new();
         let sent = |pending: &&mut Pending| pending.channel == channel && pending.sent;
@@ -557,7 +562,7 @@ mod tests {
     use crate::content::ExecuteRequest;
     use crate::content::{KernelInfoRequest, Status};
 
-    /// Who is woken asks the kernel what went with the process before. Some kernels say late that they have started.
+    /// A restart wakes tasks that ask the kernel about lost requests. Some kernels publish `starting` late.
     #[test]
     fn a_kernel_that_says_late_that_it_has_started_is_no_new_process() {
         let (client, kernel) = (Arc::new(Session::new("client")), Session::new("kernel"));

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and a kernel.
+//! Errors between a client and a kernel.
 
 use std::time::Duration;
 
@@ -8,46 +8,45 @@ use crate::channel::Channel;
 use crate::content::{ErrorContent, Malformed};
 use crate::readiness::ReadyState;
 
-/// Whether a request that failed had an effect. Decides if it may be sent again: see [`ClientError::effect`] and
+/// The effect of a request that failed. It decides if the request may be sent again: see [`ClientError::effect`] and
 /// `ServerError::effect`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// None: it was not sent, it only asks, or a server refused it before anything was done. To send it again does no harm.
+    /// None: the request was not sent, only reads, or was refused before anything was done. Sending it again is safe.
     None,
-    /// The other side may have got it, and may still work on it.
+    /// The other side may have received the request, and may still process it.
     Unknown,
-    /// The kernel got it and answered. Its answer says what it did.
+    /// The kernel received the request and replied. The reply contains the effect.
     Answered,
 }
 
-/// Why there is no connection any more, or never was.
+/// The reason why a connection is closed for good.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum CloseReason {
     /// [`Client::close`](super::Client::close) was called, or the last client was dropped.
     #[error("it was closed")]
     Closed,
-    /// A channel could not be connected, or not again, within the time for it.
+    /// A channel could not be connected or reconnected in time.
     #[error("the {channel} channel could not be connected within {within:?}: {why}")]
     Unreachable {
         /// The channel.
         channel: Channel,
-        /// The time there was.
+        /// The timeout.
         within: Duration,
-        /// What happened last.
+        /// The last error.
         why: String,
     },
-    /// The other side broke the rules of the transport, and is not talked to any more.
+    /// The other side violated the rules of the transport, and the connection was cut.
     #[error("the {channel} channel was cut: {why}")]
     Violation {
         /// The channel.
         channel: Channel,
-        /// What the other side did.
+        /// The violation.
         why: String,
     },
-    /// The process of the kernel has ended, as the `manager` found that had started it; or its server does not have it any
-    /// more.
+    /// The process of the kernel has ended, as the `manager` that started it found, or its server has deleted it.
     #[error("the kernel died")]
     KernelDied,
     /// The server refuses this client, and would again.
@@ -55,66 +54,66 @@ pub enum CloseReason {
     Refused(String),
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// There is no connection.
     #[error("not connected: {reason}")]
     Closed {
-        /// Why.
+        /// The reason.
         reason: CloseReason,
-        /// Whether the request had an effect.
+        /// The effect of the request.
         effect: Effect,
     },
-    /// What was asked for is not supported here.
+    /// The request is not supported here.
     #[error("not supported: {0}")]
     Unsupported(String),
-    /// A resource of this machine could not be had.
+    /// A resource of this machine is not available.
     #[error("{what}: {why}")]
     Local {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's reason.
+        /// The system's error.
         why: String,
     },
     /// The kernel was not ready in time.
     #[error("the kernel was not ready within {within:?}: {}{}", describe(.state), refused(*.rejected))]
     NotReady {
-        /// The time there was.
+        /// The timeout.
         within: Duration,
-        /// How far it had come.
+        /// The state that was reached.
         state: Box<ReadyState>,
-        /// Messages of the kernel that were refused until then. If there are any, the key may be wrong.
+        /// The number of rejected messages so far. If there are any, the key may be wrong.
         rejected: u64,
     },
-    /// The connection broke, and the kernel has gone on to later requests. The answer is lost.
+    /// The connection broke, and the kernel has moved on to later requests. The reply is lost.
     #[error("the connection broke and the reply is lost")]
     ReplyLost,
-    /// The kernel was started again. What it was to do is gone.
+    /// The kernel was restarted. The request is lost with the earlier process.
     #[error("the kernel was started again")]
     KernelRestarted,
     /// The kernel is dead.
     #[error("the kernel died")]
     KernelDied,
-    /// The kernel answered with something that is not a reply to this.
+    /// The kernel replied with invalid content.
     #[error("the kernel answered with an invalid {}: {}", .0.msg_type, .0.error)]
     Malformed(Box<Malformed>),
     /// The kernel answered with a message of another type.
     #[error("the kernel answered with {found:?} instead of {expected:?}")]
     Unexpected {
-        /// The type that belongs to the request.
+        /// The type of reply that belongs to the request.
         expected: &'static str,
-        /// The type that came.
+        /// The type of message that arrived.
         found: String,
     },
-    /// The kernel answered that it failed. Only from methods that say so.
+    /// The kernel replied that the request failed. Returned only by methods that document it.
     #[error("the kernel answered: {}: {}", .0.ename, .0.evalue)]
     Failed(Box<ErrorContent>),
 }
 
 impl ClientError {
-    /// Whether the request had an effect.
+    /// Returns the effect of the request.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {

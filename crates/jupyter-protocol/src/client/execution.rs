@@ -1,4 +1,4 @@
-//! Code that runs.
+//! The events of one running execution.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -18,32 +18,32 @@ use crate::content::KernelInfoRequest;
 use crate::execution::{End, Event, Execution, Outcome};
 use crate::message::Message;
 
-/// How long a kernel may take to say that it is there. A new one has to start first.
+/// Limits the probe of a kernel that may be restarting.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A timer that fires so late shows that nobody was run meanwhile, who would have read what came: the machine was suspended,
-/// or had too much else to do.
+/// Minimum delay of a timer that shows that this process did not run meanwhile, and so could not read what arrived: the
+/// machine was suspended or overloaded.
 const LATE_TIMER: Duration = Duration::from_millis(50);
 
-/// How long is waited once more then, until something comes.
+/// Extra wait for messages after such a delay.
 const EXTRA_WAIT: Duration = Duration::from_millis(500);
 
-/// A request to run code, and everything that comes of it.
+/// The events of one request to run code.
 ///
-/// Take events until there are none, by [`next`](Self::next) or as a [`Stream`], or [collect](Self::collect) all of them.
-/// What is not taken waits, within the memory set aside for it; beyond that it is dropped and told as [`Event::Lost`].
-/// Dropping this leaves the code running.
+/// Take events with [`next`](Self::next) or as a [`Stream`] until there are none, or [collect](Self::collect) all of
+/// them. Events that are not taken are buffered up to [`ClientOptions::buffered`](super::ClientOptions::buffered);
+/// beyond that they are dropped and reported as [`Event::Lost`]. Dropping the stream leaves the code running.
 pub struct ExecutionStream {
     client: Client,
     mailbox: Arc<Mailbox>,
     execution: Execution,
-    /// Until the time at which the execution waits no longer.
+    /// Fires at the deadline of the execution.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Until when it waits once more.
+    /// The end of the extra wait.
     extra_wait: Option<Instant>,
-    /// Finds out whether the kernel that answers now is another than the one that ran the code.
+    /// Asks the kernel for its session, and returns true if another process answers than the one that ran the code.
     probe: Option<Pin<Box<dyn Future<Output = bool> + Send + Sync>>>,
-    /// Sends what tells that all output is there.
+    /// Sends the barrier, whose end shows that all output has arrived.
     barrier: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
@@ -60,25 +60,26 @@ impl ExecutionStream {
         }
     }
 
-    /// The id of the request.
+    /// Returns the id of the request.
     #[must_use]
     pub fn id(&self) -> &str {
         self.execution.id()
     }
 
-    /// How far the kernel has come, also while nobody takes events.
+    /// Returns a handle to the progress of the execution, which advances even while no events are taken.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress(Arc::clone(&self.mailbox))
     }
 
-    /// The next event. The last is [`Event::Finished`]; after it, `None`.
+    /// Waits for the next event. The last is [`Event::Finished`]; after it, returns `None`.
     ///
-    /// Waits as long as the code runs: there is no timeout. When something is missing at its end, it waits no longer than
-    /// [`GracePeriods`](crate::execution::GracePeriods) says, and half a second more where this process was not run in that time.
+    /// There is no timeout: the wait lasts as long as the code runs. If a message is missing at its end, the wait is
+    /// limited by [`GracePeriods`](crate::execution::GracePeriods), and is half a second longer if this process was not
+    /// scheduled in that time.
     ///
     /// # Cancellation
-    /// Dropping the future loses nothing, and this can be called again.
+    /// Dropping the future loses nothing, and this method can be called again.
     pub async fn next(&mut self) -> Option<Event> {
         poll_fn(|context| self.poll_event(context)).await
     }
@@ -109,7 +110,7 @@ impl ExecutionStream {
                 }
                 continue;
             }
-            // Time passes only when nothing waits to be seen.
+            // The timer counts only while the mailbox is empty.
             if let Poll::Ready(item) = self.mailbox.poll_next(context) {
                 self.handle(item);
                 continue;
@@ -127,8 +128,8 @@ impl ExecutionStream {
                 self.extra_wait = Some(now + EXTRA_WAIT);
                 continue;
             }
-            // A server that starts a kernel again says nothing of it, and loses the reply and the first word of the new one
-            // when they come at the wrong moment.
+            // A server does not report that it restarts a kernel, and may lose the reply and the first status of the
+            // new process.
             match self.execution.kernel_session().filter(|_| self.execution.lacks_reply()) {
                 Some(kernel) => {
                     let probe = is_another_kernel(self.client.clone(), kernel.to_owned());
@@ -139,10 +140,10 @@ impl ExecutionStream {
         }
     }
 
-    /// Nothing came in time.
+    /// Gives up on the messages that did not arrive in time.
     fn on_deadline(&mut self) {
         let deadline = self.execution.deadline();
-        // Something may have come while it was asked.
+        // Messages may have arrived during the probe.
         while let Some(item) = self.mailbox.try_next() {
             self.handle(item);
         }
@@ -150,11 +151,11 @@ impl ExecutionStream {
         self.execution.on_timeout(deadline.map_or(now, |deadline| now.max(deadline)));
     }
 
-    /// Waits for the end, as long as the code runs. Output that was not taken is dropped.
+    /// Waits for the end of the execution, as long as the code runs. Events that were not taken are dropped.
     ///
     /// # Cancellation
-    /// Dropping the future drops the execution with it: the code goes on, and nobody is told how it ends. To wait for a
-    /// time and keep it, take events with [`ExecutionStream::next`].
+    /// Dropping the future drops the stream: the code continues, and its outcome is lost. To wait for a limited time
+    /// and keep the stream, take events with [`ExecutionStream::next`].
     pub async fn outcome(mut self) -> Outcome {
         loop {
             if let Some(outcome) = self.known_outcome() {
@@ -168,15 +169,15 @@ impl ExecutionStream {
         self.execution.outcome()
     }
 
-    /// Answers the last question of the code, an [`Event::InputRequest`]. Code can ask where the request
-    /// [allows it](crate::ExecuteRequest::with_stdin).
+    /// Answers the last [`Event::InputRequest`] of the code. Code can ask for input if the request [allows
+    /// it](crate::ExecuteRequest::with_stdin).
     ///
     /// # Errors
-    /// [`ClientError::Unsupported`] when there is no question that was not answered, [`ClientError::Closed`].
+    /// [`ClientError::Unsupported`] when no question is open, [`ClientError::Closed`].
     ///
     /// # Cancellation
-    /// If the future is dropped before it has completed, the answer was not sent and cannot be given again: do so only
-    /// when the execution is given up too.
+    /// If the future is dropped before it completes, the answer was not sent and cannot be given again. Drop it only
+    /// together with the execution.
     pub async fn reply_input(&mut self, line: impl Into<String>) -> Result<(), ClientError> {
         match self.execution.input_reply(&self.client.dispatcher().session, line) {
             Some(reply) => self.client.send(Channel::Stdin, reply).await,
@@ -201,21 +202,21 @@ impl ExecutionStream {
     }
 }
 
-/// Sends a request whose reply nobody needs.
+/// Sends a request whose reply is not used.
 async fn send(client: Client, request: Message) {
-    // A connection that is closed is told to the execution itself, and one that is slow takes no longer than its grace.
+    // The mailbox reports a closed connection, and the grace period limits a slow one.
     let _ = client.send(Channel::Shell, request).await;
 }
 
-/// Whether the kernel that answers now is not the one of that session.
+/// Returns true if the kernel replies with another session than `session`.
 async fn is_another_kernel(client: Client, session: String) -> bool {
     let request = client.session().request(KernelInfoRequest::default());
-    // That channel is answered while other code runs.
+    // Kernels answer on the control channel while code runs.
     let answer = timeout(PROBE_TIMEOUT, client.exchange(Channel::Control, request)).await;
     answer.is_ok_and(|reply| reply.is_ok_and(|reply| reply.header.session != session))
 }
 
-/// The events of [`ExecutionStream::next`]. It ends after [`Event::Finished`].
+/// Yields the events of [`ExecutionStream::next`]. Ends after [`Event::Finished`].
 impl Stream for ExecutionStream {
     type Item = Event;
 
@@ -232,19 +233,20 @@ impl fmt::Debug for ExecutionStream {
     }
 }
 
-/// How far an execution has come, as what has arrived shows. Whoever keeps limits looks here: events may wait for a
-/// reader who comes late.
+/// The progress of an execution, as the messages that have arrived show it. Use it to enforce time limits: events may
+/// be buffered for a slow reader.
 #[derive(Clone, Debug)]
 pub struct Progress(Arc<Mailbox>);
 
 impl Progress {
-    /// When the kernel was first seen to work on it.
+    /// Returns the time at which the kernel was first seen to process the request.
     #[must_use]
     pub fn started(&self) -> Option<Instant> {
         self.0.started()
     }
 
-    /// When the reply came, or it became clear that none will. The code does not run any more, or nobody can tell.
+    /// Returns the time at which the reply arrived, or at which it became clear that none will. The code no longer runs
+    /// then, or its state is unknown.
     #[must_use]
     pub fn finished(&self) -> Option<Instant> {
         self.0.finished()

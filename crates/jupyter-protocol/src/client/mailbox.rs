@@ -1,4 +1,4 @@
-//! Where messages wait for whoever wants them, with bounded memory.
+//! A queue of messages for one reader, with bounded memory.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -11,35 +11,35 @@ use crate::channel::Channel;
 use crate::execution::Loss;
 use crate::raw::RawMessage;
 
-/// Something that waits in a mailbox.
+/// An entry of a mailbox.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     /// A message.
     Message(Channel, Box<RawMessage>),
     /// Messages are missing here.
     Lost(Loss),
-    /// A connection was made again.
+    /// A channel was connected.
     Connected(Channel),
-    /// The kernel answered something later, so no reply will come.
+    /// The kernel has replied to a later request, so this reply will not arrive.
     ReplyLost,
-    /// The kernel is not the one it was.
+    /// The kernel's process was replaced.
     KernelRestarted,
     /// The kernel is dead.
     KernelDied,
-    /// Nothing more will come.
+    /// The connection is closed. No entry follows.
     Closed(CloseReason),
 }
 
-/// What a message costs beside what it takes by itself.
+/// The memory of one entry besides its message, in bytes.
 const MESSAGE_OVERHEAD: usize = 512;
 
-/// Room for messages that are needed to know where things stand, beyond the budget for the others, in bytes.
+/// The reserve for messages that carry the state of an execution, beyond the budget for output, in bytes.
 const RESERVED_BYTES: usize = 1024 * 1024;
 
-/// A queue that never makes the sender wait. What does not fit is dropped and counted. One reader at a time waits for it.
+/// A queue that never blocks the sender. Messages that do not fit are dropped and counted. One reader waits at a time.
 ///
-/// The one who fills it reads from the kernel, and must go on reading: a kernel whose output is not taken drops it itself,
-/// and tells nobody.
+/// The sender reads from the kernel and must not stop: a kernel whose output is not read drops it and does not report
+/// the loss.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     budget: usize,
@@ -50,21 +50,21 @@ pub(crate) struct Mailbox {
 struct Queue {
     items: VecDeque<Item>,
     bytes: usize,
-    /// Those of them that needed messages take.
+    /// The part of `bytes` that state messages take.
     needed: usize,
     started: Option<Instant>,
     finished: Option<Instant>,
-    /// The reader, while it waits.
+    /// The waker of the reader while it waits.
     reader: Option<Waker>,
 }
 
 impl Mailbox {
-    /// A mailbox for so many bytes.
+    /// Creates a mailbox with a budget in bytes.
     pub(crate) fn new(budget: usize) -> Self {
         Self { budget, queue: Mutex::default() }
     }
 
-    /// Adds a message if there is room.
+    /// Adds a message, or drops and counts it if it does not fit.
     pub(crate) fn push_message(&self, channel: Channel, message: RawMessage) {
         let cost = cost(&message);
         let is_needed = is_needed(&message);
@@ -72,9 +72,9 @@ impl Mailbox {
         if message.parent().msg_id().is_some() {
             queue.started.get_or_insert_with(Instant::now);
         }
-        // A message alone is bounded by the limits, and whoever takes everything shall miss nothing.
+        // The limits bound a single message, and an empty queue accepts it: a reader that keeps up loses nothing.
         let fits = queue.bytes.saturating_add(cost) <= self.budget
-            // Room of their own, however much of the other is taken by one that is large.
+            // State messages have a reserve of their own, however large the queued output is.
             || is_needed && queue.needed.saturating_add(cost) <= RESERVED_BYTES
             || queue.items.is_empty();
         if !fits {
@@ -87,7 +87,7 @@ impl Mailbox {
         wake_reader(queue);
     }
 
-    /// Adds a reply, for which there always is room: each request has only one.
+    /// Adds a reply, regardless of the budget: each request has only one.
     pub(crate) fn push_reply(&self, channel: Channel, message: RawMessage) {
         let cost = cost(&message);
         let mut queue = self.queue();
@@ -98,7 +98,8 @@ impl Mailbox {
         wake_reader(queue);
     }
 
-    /// Adds anything but a message. The same thing twice in a row is one, and so is the same loss among others.
+    /// Adds an entry that is not a message. Consecutive duplicates are merged, as are duplicate losses within a run of
+    /// losses.
     pub(crate) fn push_note(&self, item: Item) {
         let mut queue = self.queue();
         let repeated = match (&item, queue.items.back()) {
@@ -120,12 +121,12 @@ impl Mailbox {
         wake_reader(queue);
     }
 
-    /// Waits for the next item. Dropping the future loses nothing.
+    /// Waits for the next entry. Dropping the future loses nothing.
     pub(crate) async fn next(&self) -> Item {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The next item; when there is none, the task is woken as soon as there is.
+    /// Polls for the next entry, and registers the task's waker if there is none.
     pub(crate) fn poll_next(&self, context: &Context<'_>) -> Poll<Item> {
         let mut queue = self.queue();
         if let Some(item) = queue.take() {
@@ -138,17 +139,17 @@ impl Mailbox {
         Poll::Pending
     }
 
-    /// The next item, if there is one.
+    /// Returns the next entry, if there is one.
     pub(crate) fn try_next(&self) -> Option<Item> {
         self.queue().take()
     }
 
-    /// When the kernel was first seen to work on what this is about.
+    /// Returns the time at which the kernel was first seen to process the request.
     pub(crate) fn started(&self) -> Option<Instant> {
         self.queue().started
     }
 
-    /// When the reply came, or it became clear that none will.
+    /// Returns the time at which the reply arrived, or at which it became clear that none will.
     pub(crate) fn finished(&self) -> Option<Instant> {
         self.queue().finished
     }
@@ -169,7 +170,7 @@ impl Queue {
         item
     }
 
-    /// What was lost since the last item that is something else: once each, so that it never grows.
+    /// Returns the losses at the end of the queue. Each kind occurs once, so they do not grow.
     fn trailing_losses(&mut self) -> impl Iterator<Item = &mut Loss> {
         self.items.iter_mut().rev().map_while(|item| match item {
             Item::Lost(loss) => Some(loss),
@@ -177,7 +178,7 @@ impl Queue {
         })
     }
 
-    /// Counts a message that did not fit, about where it would be.
+    /// Counts a dropped message near its position in the queue.
     fn drop_message(&mut self, size: usize) {
         let size = size as u64;
         for loss in self.trailing_losses() {
@@ -191,7 +192,7 @@ impl Queue {
     }
 }
 
-/// Wakes whoever waits, once the queue is free for it.
+/// Wakes the reader after the lock is released.
 fn wake_reader(mut queue: MutexGuard<'_, Queue>) {
     let reader = queue.reader.take();
     drop(queue);
@@ -204,8 +205,8 @@ fn cost(message: &RawMessage) -> usize {
     message.memory().saturating_add(MESSAGE_OVERHEAD)
 }
 
-/// Whether it tells where an execution stands, or is its value, of which there is one. The others are output, of which there
-/// can be any amount.
+/// Returns true if the message carries the state of an execution, or its value, of which there is one. All others are
+/// output, which is unlimited.
 fn is_needed(message: &RawMessage) -> bool {
     match message.msg_type() {
         "status" | "execute_input" | "execute_result" | "error" | "input_request"
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!((queue.bytes, queue.needed), (0, 0));
     }
 
-    /// What is small as text can be large in memory.
+    /// Messages that are small as text can be large in memory.
     #[test]
     fn what_messages_take_counts_and_not_their_text() {
         const BUDGET: usize = 8 << 20;
@@ -323,7 +324,7 @@ mod tests {
             mailbox.push_message(Channel::IoPub, framed.unwrap());
         }
         let kept = kinds(&mailbox).iter().filter(|kind| *kind == "display_data").count();
-        // Seven megabytes each of the one kind, and 400 KB of the other.
+        // Seven megabytes each of one kind, and 400 KB of the other.
         assert!(kept < 25, "{kept} were kept");
     }
 

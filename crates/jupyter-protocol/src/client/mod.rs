@@ -1,4 +1,4 @@
-//! A client of one kernel, over whichever transport.
+//! A client of one kernel, over any transport.
 
 pub(crate) mod dispatcher;
 mod error;
@@ -32,23 +32,23 @@ use crate::session::Session;
 use dispatcher::{Dispatcher, Interest, ReplyTarget};
 use mailbox::Mailbox;
 
-/// What all transports have in common.
+/// Options that all transports share.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// Bounds on what is accepted.
+    /// Limits on incoming messages.
     pub limits: Limits,
-    /// The session that the messages of this client carry. Default: a new one. On a Jupyter Server, two clients of the same
-    /// kernel need two.
+    /// The session of this client's messages. Default: a new one. Two clients of the same kernel on a Jupyter Server
+    /// need two sessions.
     pub session: Arc<Session>,
-    /// How long an execution waits for what is missing.
+    /// Limits how long an execution waits for missing messages.
     pub grace: GracePeriods,
-    /// How many bytes of output wait for [`ExecutionStream::next`] and for [`Watch::next`]. Default: 64 MiB each. One message may
-    /// always wait, however long it is.
+    /// Bytes of output that are buffered for [`ExecutionStream::next`] and for [`Watch::next`]. Default: 64 MiB each. A
+    /// single message is always buffered, however long it is.
     pub buffered: usize,
-    /// How long to try to connect. A kernel that is just starting needs a second or more. Default: 60 s.
+    /// Limits how long connecting is tried. A kernel that is just starting needs a second or more. Default: 60 s.
     pub connect_timeout: Duration,
-    /// How long to try to connect again after the connection broke. Default: 30 s. Zero: not at all.
+    /// Limits how long reconnecting is tried after a connection broke. Default: 30 s. Zero disables reconnection.
     pub reconnect_timeout: Duration,
 }
 
@@ -65,13 +65,13 @@ impl Default for ClientOptions {
     }
 }
 
-/// Where messages go out. One for each channel; some transports use the same for all.
+/// The queue of outgoing messages of a channel. Some transports use one queue for all channels.
 pub(crate) type Outbox = mpsc::Sender<(Channel, RawMessage)>;
 
 /// A client of one kernel.
 ///
-/// Cloning gives another handle to the same connection. The connection is closed when the last handle is
-/// dropped; the kernel goes on.
+/// A clone is another handle to the same connection. The connection is closed when the last handle is dropped; the
+/// kernel continues.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -79,14 +79,14 @@ struct Inner {
     dispatcher: Arc<Dispatcher>,
     options: ClientOptions,
     outboxes: [Outbox; 4],
-    /// Tells the transport to connect the stdin channel, where that is not done at once.
+    /// Asks the transport to connect the stdin channel, if it does so on demand.
     want_stdin: watching::Sender<bool>,
     stdin_connected: watching::Receiver<bool>,
     heartbeat: watching::Receiver<Heartbeat>,
     _tasks: JoinSet<()>,
 }
 
-/// What a transport gives to its client.
+/// The parts that a transport provides to its client.
 pub(crate) struct Transport {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// In the order of [`Channel::MESSAGES`].
@@ -94,22 +94,22 @@ pub(crate) struct Transport {
     pub(crate) want_stdin: watching::Sender<bool>,
     pub(crate) stdin_connected: watching::Receiver<bool>,
     pub(crate) heartbeat: watching::Receiver<Heartbeat>,
-    /// Aborted with the client.
+    /// Tasks that are aborted with the client.
     pub(crate) tasks: JoinSet<()>,
 }
 
-/// What the heartbeat shows: that the process has a thread that answers, and not that the kernel works.
+/// The state of the heartbeat. A beat shows that the process has a thread that answers; the kernel itself may be stuck.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Heartbeat {
-    /// When the process answered last.
+    /// The time of the last answer.
     pub last: Option<Instant>,
-    /// How many beats in a row were not answered.
+    /// The number of consecutive beats without an answer.
     pub missed: u32,
 }
 
-/// How long to wait for the stdin channel before code is sent that may ask for input. Some kernels listen on it only when
-/// they need it.
+/// Limits the wait for the stdin channel before code that may ask for input is sent. Some kernels open that channel on
+/// demand.
 const STDIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
@@ -132,18 +132,18 @@ impl Client {
         }))
     }
 
-    /// Runs code: an [`ExecuteRequest`], or the text itself.
+    /// Runs code: an [`ExecuteRequest`], or just its text.
     ///
-    /// Returns when the request is on its way; while the connection is being made again, it waits to be sent. Code that fails
-    /// is no error: see [`ExecutionStream`]. Where the code may ask for input, this first waits until the stdin channel is connected,
-    /// for a second at most.
+    /// Returns once the request is queued for sending; during a reconnection, it is sent afterwards. Code that fails is
+    /// not an error: see [`ExecutionStream`]. If the code may ask for input, this method first waits for the stdin
+    /// channel, for at most one second.
     ///
     /// # Errors
     /// [`ClientError::Closed`]. The code was not sent.
     ///
     /// # Cancellation
-    /// If the future is dropped before it has completed, the code was not sent and this can be called again. To stop code
-    /// that was sent, interrupt the kernel.
+    /// If the future is dropped before it completes, the code was not sent and this method can be called again. To stop
+    /// code that was sent, interrupt the kernel.
     pub async fn execute(
         &self,
         request: impl Into<ExecuteRequest>,
@@ -151,10 +151,10 @@ impl Client {
         self.execute_message(self.session().request(request.into())).await
     }
 
-    /// Runs code with a message of your own, for example one for a subshell: [`Session::request_in`].
+    /// Runs code with a message of your own, for example one for a subshell: see [`Session::request_in`].
     ///
     /// # Errors
-    /// As [`Client::execute`], and [`ClientError::Unsupported`] when it is no `execute_request`.
+    /// As [`Client::execute`], and [`ClientError::Unsupported`] if the message is not an `execute_request`.
     ///
     /// # Cancellation
     /// As [`Client::execute`].
@@ -176,31 +176,31 @@ impl Client {
             self.dispatcher().expect_barrier(&barrier.header.msg_id, execution.id());
             execution = execution.with_barrier(barrier);
         }
-        // From here on, dropping it forgets the request.
+        // From here on, dropping the stream removes the request.
         let running = ExecutionStream::new(self.clone(), mailbox, execution);
         self.post(Channel::Shell, raw).await?;
         Ok(running)
     }
 
-    /// Asks the kernel something and waits for the answer, for as long as it takes: there is no timeout. A busy kernel
-    /// answers on the shell channel when it is done, and one that does not know the request does not answer at all.
+    /// Sends a request and waits for its reply. There is no timeout: a busy kernel answers on the shell channel once it
+    /// is idle, and a kernel that does not know the request never answers.
     ///
-    /// A reply that says that it went wrong is no error: look at [`Reply::status`](crate::Reply::status).
+    /// A reply with an error status is returned as a reply: check [`Reply::status`](crate::Reply::status).
     ///
     /// # Errors
     /// [`ClientError`], see its variants and [`ClientError::effect`].
     ///
     /// # Cancellation
-    /// Dropping the future stops waiting. Nearly always the request is on its way by then, and the kernel deals with it all
-    /// the same; its answer is ignored. Calling this again sends another request.
+    /// Dropping the future stops the wait. The request is usually sent by then; the kernel processes it, and its reply
+    /// is discarded. Calling this method again sends another request.
     pub async fn request<R: Request>(&self, request: R) -> Result<R::Reply, ClientError> {
         self.request_on(R::CHANNEL, request).await
     }
 
-    /// As [`Client::request`], on a channel of your choice. `kernel_info_request` is answered on control too.
+    /// As [`Client::request`], on a channel of your choice. Kernels answer `kernel_info_request` on control too.
     ///
     /// # Errors
-    /// As [`Client::request`], and [`ClientError::Unsupported`] for a channel that no requests are sent on.
+    /// As [`Client::request`], and [`ClientError::Unsupported`] for a channel that does not carry requests.
     ///
     /// # Cancellation
     /// As [`Client::request`].
@@ -219,13 +219,13 @@ impl Client {
         })
     }
 
-    /// Sends any request and waits for the message that answers it on the same channel.
+    /// Sends any request and waits for the reply on the same channel.
     ///
     /// # Errors
     /// As [`Client::request_on`].
     ///
     /// # Cancellation
-    /// As [`Client::request`]. Make a new message to ask again: kernels may ignore one whose signature they have seen.
+    /// As [`Client::request`]. Create a new message to ask again: kernels may ignore a signature that they have seen.
     pub async fn exchange(
         &self,
         channel: Channel,
@@ -245,105 +245,107 @@ impl Client {
         Ok(reply.parse(&self.dispatcher().limits))
     }
 
-    /// Sends a message that is not answered, such as one on a comm.
+    /// Sends a message without a reply, such as one on a comm.
     ///
-    /// Returns when the message is on its way, which is no proof that it arrives.
+    /// Returns once the message is queued for sending, which does not prove its arrival.
     ///
     /// # Errors
-    /// [`ClientError::Closed`], and [`ClientError::Unsupported`] for a channel that nothing is sent on. The message was not
-    /// sent.
+    /// [`ClientError::Closed`], and [`ClientError::Unsupported`] for a channel that carries no outgoing messages. The
+    /// message was not sent.
     ///
     /// # Cancellation
-    /// If the future is dropped before it has completed, the message was not sent and this can be called again.
+    /// If the future is dropped before it completes, the message was not sent and this method can be called again.
     pub async fn send(&self, channel: Channel, message: Message) -> Result<(), ClientError> {
         self.post(channel, message.into_raw()).await
     }
 
-    /// Sees what the kernel publishes from now on, whoever caused it.
+    /// Watches what the kernel publishes from now on, for all clients.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::new(self.mailbox(Interest::IoPub))
     }
 
-    /// Sees every message of every channel from now on.
+    /// Watches every message of every channel from now on.
     #[must_use]
     pub fn watch_everything(&self) -> Watch {
         Watch::new(self.mailbox(Interest::Everything))
     }
 
-    /// What the kernel said last about what it does. `None` until it said something.
+    /// Returns the last execution state that the kernel published, or `None` before the first.
     #[must_use]
     pub fn kernel_state(&self) -> Option<ExecutionState> {
         self.dispatcher().kernel_state().borrow().clone()
     }
 
-    /// How often the kernel has lost its state, as far as is known: its process was started again or has died. The kernel
-    /// or its server says so, it replies as another process, or this client was [told](Client::kernel_died). A death and the
-    /// start after it may count as two; so compare with an earlier number, and nothing else.
+    /// Returns the number of times that the kernel is known to have lost its state: its process was restarted or has
+    /// died. The sources are the kernel, its server, a reply from another process, and [`Client::kernel_died`]. A death
+    /// and the restart after it may count as two, so only compare the number with an earlier one.
     #[must_use]
     pub fn restarts(&self) -> u64 {
         *self.dispatcher().restarts().borrow()
     }
 
-    /// Waits until [`Client::restarts`] is another number than `before`: until what the kernel knew then is gone.
+    /// Waits until [`Client::restarts`] differs from `before`, that is until the kernel has lost the state of that
+    /// time.
     ///
     /// # Cancellation
-    /// Dropping the future changes nothing, and this can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn restarted(&self, before: u64) {
         // The sender lives as long as this client.
         let _ = self.dispatcher().restarts().wait_for(|restarts| *restarts != before).await;
     }
 
-    /// Whether everything is connected that is needed to run code.
+    /// Returns true if all channels that are needed to run code are connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.dispatcher().is_connected()
     }
 
-    /// What the heartbeat shows, where the transport has one and it was asked for.
+    /// Returns the state of the heartbeat, if the transport has one and it is enabled.
     #[must_use]
     pub fn heartbeat(&self) -> Heartbeat {
         *self.0.heartbeat.borrow()
     }
 
-    /// Why the connection is closed for good, if it is.
+    /// Returns the reason for which the connection is closed for good, or `None` while it is not.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.dispatcher().closed()
     }
 
-    /// Waits until the connection is closed for good, and says why. That a kernel is dead does not close it at once: see
-    /// [`ClientOptions::reconnect_timeout`].
+    /// Waits until the connection is closed for good, and returns the reason. The death of a kernel does not close the
+    /// connection at once: see [`ClientOptions::reconnect_timeout`].
     ///
     /// # Cancellation
-    /// Dropping the future changes nothing, and this can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn closed(&self) -> CloseReason {
         self.dispatcher().wait_closed().await;
         self.close_reason().unwrap_or(CloseReason::Closed)
     }
 
-    /// How many messages were refused, because they were not signed well or were no messages.
+    /// Returns the number of rejected messages: those that are not valid or have no valid signature.
     #[must_use]
     pub fn rejected(&self) -> u64 {
         self.dispatcher().rejected()
     }
 
-    /// The session that the messages of this client carry.
+    /// Returns the session of this client's messages.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.dispatcher().session
     }
 
-    /// The kernel is known to be dead, for example because its process has ended. Ends everything that waits for it:
-    /// executions, requests and [`Client::ready`]. Watches are told, and it counts as one of the [restarts](Client::restarts).
+    /// Reports to the client that the kernel is dead, for example because its process has ended. All executions,
+    /// requests and calls of [`Client::ready`] end; watches receive the report, and it counts as one of the
+    /// [restarts](Client::restarts).
     ///
-    /// What the kernel said last may still be on its way; wait a moment before this. The connection stays, and a kernel that
-    /// is started again behind the same addresses can be used when it is [ready](Client::ready).
+    /// The last messages of the kernel may still be in transit, so wait a moment before this call. The connection stays
+    /// open: a kernel that is restarted at the same addresses can be used once it is [ready](Client::ready).
     pub fn kernel_died(&self) {
         self.dispatcher().kernel_died();
     }
 
-    /// Closes the connection. Whoever waits is told so; the kernel goes on.
+    /// Closes the connection, and reports that to all pending requests and executions. The kernel continues.
     pub fn close(&self) {
         self.dispatcher().close(&CloseReason::Closed);
     }
@@ -380,7 +382,7 @@ impl Client {
         self.0.want_stdin.send_replace(true);
         let mut connected = self.0.stdin_connected.clone();
         let wait = connected.wait_for(|connected| *connected);
-        // If it takes longer, the question of the code may be lost, and the code waits.
+        // After the timeout, a question of the code may be lost, and the code waits.
         let _ = tokio::time::timeout(STDIN_TIMEOUT, wait).await;
     }
 }
@@ -399,26 +401,26 @@ impl Drop for Inner {
     }
 }
 
-/// Asks each new process of the kernel what it answers: requests that the one before had got are lost with it, and nothing
-/// else tells which they are.
+/// Sends fences to each new process of the kernel: requests that the earlier process received are lost with it, and
+/// only the fences reveal which they are.
 async fn probe_restarted_kernels(
     dispatcher: Arc<Dispatcher>,
     outboxes: [mpsc::WeakSender<(Channel, RawMessage)>; 4],
 ) {
     let mut restarts = dispatcher.restarts();
-    // The sender is in the dispatcher, so this does not fail.
+    // The sender is in the dispatcher, so the wait does not fail.
     while restarts.changed().await.is_ok() {
         for (channel, outbox) in Channel::MESSAGES.into_iter().zip(&outboxes) {
             for fence in dispatcher.fences(channel) {
                 let Some(outbox) = outbox.upgrade() else { return };
-                // If it is closed, those who wait are told so.
+                // A closed channel is reported to all receivers separately.
                 let _ = outbox.send((channel, fence)).await;
             }
         }
     }
 }
 
-/// Forgets a request when nobody waits for it any more.
+/// Removes a request when its caller is dropped.
 struct RemoveOnDrop<'a> {
     dispatcher: &'a Dispatcher,
     id: &'a str,

@@ -1,49 +1,49 @@
-//! All that came of code, at once.
+//! The collected output of an execution.
 
 use super::ExecutionStream;
 use crate::content::{ErrorContent, StreamName};
 use crate::execution::{Event, Outcome};
 use crate::outputs::{Output, Outputs};
 
-/// How much [`ExecutionStream::collect`] keeps, in bytes.
+/// Default limit of [`ExecutionStream::collect`], in bytes.
 const DEFAULT_LIMIT: usize = 16 * 1024 * 1024;
 
-/// All that came of code, as [`ExecutionStream::collect`] gives it.
+/// The complete output of an execution, as returned by [`ExecutionStream::collect`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ExecutionOutput {
-    /// What was written to standard output, from its beginning.
+    /// Standard output, cut at its end.
     pub stdout: String,
-    /// What was written to standard error, from its beginning.
+    /// Standard error, cut at its end.
     pub stderr: String,
-    /// What a notebook shows of it: text, displays as they were at the end, the value, the error.
+    /// The outputs that a notebook shows: text, displays in their final form, the value, the error.
     pub outputs: Vec<Output>,
-    /// Bytes that are missing above, because there were more than are kept.
+    /// The number of bytes that were cut from the fields above.
     pub cut: u64,
-    /// How it ended, and what is missing for other reasons.
+    /// The outcome of the execution, with all other losses.
     pub outcome: Outcome,
 }
 
 impl ExecutionOutput {
-    /// Whether the code ran and succeeded.
+    /// Returns true if the code ran and succeeded.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.outcome.is_ok()
     }
 
-    /// Whether everything that the code wrote and showed is here, as far as can be known.
+    /// Returns true if no output is known to be missing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.cut == 0 && self.outcome.losses.is_none()
     }
 
-    /// The exception that the code did not catch.
+    /// Returns the exception that the code did not catch.
     #[must_use]
     pub fn error(&self) -> Option<&ErrorContent> {
         self.outcome.error.as_ref()
     }
 
-    /// The value of the last expression, as plain text.
+    /// Returns the value of the last expression as plain text.
     #[must_use]
     pub fn value(&self) -> Option<String> {
         self.outputs.iter().rev().find_map(|output| match output {
@@ -54,10 +54,11 @@ impl ExecutionOutput {
 }
 
 impl ExecutionStream {
-    /// Waits for the end, as long as the code runs, and keeps 16 MiB at limit of each: standard output, standard error, and
-    /// what a notebook shows. What is beyond that is counted.
+    /// Waits for the end of the execution, as long as the code runs, and collects its output: at most 16 MiB each of
+    /// standard output, of standard error and of what a notebook shows. Bytes beyond that are counted.
     ///
-    /// Nobody answers code that asks for input: whoever [allows it](crate::ExecuteRequest::with_stdin) takes events instead.
+    /// Questions of the code stay unanswered: to run code that [may ask for input](crate::ExecuteRequest::with_stdin),
+    /// take events instead.
     ///
     /// ```no_run
     /// # async fn run(client: jupyter_protocol::client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -73,7 +74,7 @@ impl ExecutionStream {
         self.collect_within(DEFAULT_LIMIT).await
     }
 
-    /// As [`ExecutionStream::collect`], with another number of bytes to keep of each.
+    /// As [`ExecutionStream::collect`], with a limit of `bytes` for each of the three.
     ///
     /// # Cancellation
     /// As [`ExecutionStream::outcome`].
@@ -82,7 +83,7 @@ impl ExecutionStream {
         let mut outputs = Outputs::new(bytes);
         loop {
             if let Some(outcome) = self.known_outcome() {
-                // Events may still wait to be seen.
+                // Events may still be queued.
                 let outcome = outcome.clone();
                 while let Some(event) = self.next().await {
                     take(&event, &mut stdout, &mut stderr, &mut outputs);
@@ -111,7 +112,7 @@ fn take(event: &Event, stdout: &mut BoundedText, stderr: &mut BoundedText, outpu
     outputs.apply(event);
 }
 
-/// The beginning of what was written.
+/// The beginning of a text.
 struct BoundedText {
     kept: String,
     limit: usize,
@@ -124,7 +125,7 @@ impl BoundedText {
     }
 
     fn add(&mut self, text: &str) {
-        // Once something is missing, what follows would be at a wrong place.
+        // After the first cut, later text would be at the wrong position.
         let room = if self.cut == 0 { self.limit - self.kept.len() } else { 0 };
         let (kept, cut) = text.split_at(text.floor_char_boundary(room.min(text.len())));
         self.kept.push_str(kept);

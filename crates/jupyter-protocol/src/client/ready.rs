@@ -1,4 +1,4 @@
-//! Waiting until a kernel can be used.
+//! Waits until a kernel can be used.
 
 use std::time::{Duration, Instant};
 
@@ -9,18 +9,19 @@ use super::{Channel, Client};
 use crate::readiness::{Readiness, Ready, ReadyState};
 
 impl Client {
-    /// Waits until the kernel answers and what it publishes arrives.
+    /// Waits until the kernel answers and its published messages arrive.
     ///
-    /// Asks on the control channel too, so that a kernel that is busy with the code of somebody else is found ready. From then on,
-    /// code that runs in a kernel that [publishes late](crate::KernelInfoReply::publishes_late) ends when all of its output is there.
+    /// Requests are sent on the control channel too, so that a kernel that is busy with the code of another client is
+    /// found ready. If the kernel [publishes late](crate::KernelInfoReply::publishes_late), executions that start
+    /// afterwards end once all of their output has arrived.
     ///
     /// # Errors
-    /// [`ClientError::NotReady`] after `timeout`, [`ClientError::KernelDied`] as soon as this client is
-    /// [told so](Client::kernel_died), and [`ClientError::Closed`].
+    /// [`ClientError::NotReady`] after `timeout`, [`ClientError::KernelDied`] once [`Client::kernel_died`] was called,
+    /// and [`ClientError::Closed`].
     ///
     /// # Cancellation
-    /// Dropping the future leaves at most some requests for the kernel's information on their way, which alter nothing. This
-    /// can be called again, at any time.
+    /// Dropping the future leaves at most some `kernel_info_request`s in transit, which change nothing. This method can
+    /// be called again at any time.
     pub async fn ready(&self, timeout: Duration) -> Result<Ready, ClientError> {
         let mailbox = self.mailbox(Interest::Everything);
         let mut readiness = Readiness::default();

@@ -1,4 +1,4 @@
-//! Seeing what a kernel publishes, whoever caused it.
+//! Observes what a kernel publishes, for all clients.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,27 +13,27 @@ use crate::channel::Channel;
 use crate::execution::Loss;
 use crate::raw::RawMessage;
 
-/// Something that a [`Watch`] saw.
+/// An entry of a [`Watch`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Observed {
     /// A message.
     Message {
-        /// The channel it came on.
+        /// The channel of the message.
         channel: Channel,
         /// The message.
         message: Box<RawMessage>,
     },
     /// Messages are missing at this point.
     Lost(Loss),
-    /// A channel is connected, again or for the first time.
+    /// A channel was connected, for the first time or again.
     Connected(Channel),
-    /// The kernel is dead, as this client was told by [`Client::kernel_died`](super::Client::kernel_died). What a kernel
-    /// or a server says itself of an end or a start comes as messages with a `status`.
+    /// [`Client::kernel_died`](super::Client::kernel_died) was called. What a kernel or a server reports itself arrives
+    /// as messages of type `status`.
     KernelDied,
 }
 
-/// Sees messages from the moment it was made, by [`next`](Self::next) or as a [`Stream`]. Ends when it is dropped.
+/// Receives messages from its creation on, with [`next`](Self::next) or as a [`Stream`]. Ends when it is dropped.
 #[derive(Debug)]
 pub struct Watch {
     mailbox: Arc<Mailbox>,
@@ -45,10 +45,10 @@ impl Watch {
         Self { mailbox, closed: None }
     }
 
-    /// The next thing there is to see. `None` when the connection is closed: see [`Watch::close_reason`].
+    /// Waits for the next entry. Returns `None` when the connection is closed: see [`Watch::close_reason`].
     ///
     /// # Cancellation
-    /// Dropping the future loses nothing, and this can be called again.
+    /// Dropping the future loses nothing, and this method can be called again.
     pub async fn next(&mut self) -> Option<Observed> {
         poll_fn(|context| self.poll_seen(context)).await
     }
@@ -71,14 +71,14 @@ impl Watch {
         Poll::Ready(None)
     }
 
-    /// Why there is nothing more to see.
+    /// Returns the reason for which the watch has ended.
     #[must_use]
     pub fn close_reason(&self) -> Option<&CloseReason> {
         self.closed.as_ref()
     }
 }
 
-/// What [`Watch::next`] gives.
+/// Yields the entries of [`Watch::next`].
 impl Stream for Watch {
     type Item = Observed;
 

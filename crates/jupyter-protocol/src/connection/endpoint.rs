@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where one channel of a kernel is.
+/// The address of one channel of a kernel.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Endpoint {
@@ -25,7 +25,7 @@ impl Endpoint {
     /// The longest path that a Unix socket can have on this system, in bytes.
     pub const MAX_PATH: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 
-    /// From the address of a connection file. Brackets are optional, wildcards become loopback.
+    /// Reads the address of a connection file. Brackets are optional; a wildcard becomes the loopback address.
     pub(super) fn tcp(ip: &str, port: u16) -> Self {
         let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
         let host = match bare {

@@ -1,4 +1,4 @@
-//! Reading and writing connection files.
+//! Reads and writes connection files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,14 +10,14 @@ use zeroize::Zeroizing;
 use super::{ConnectionInfo, Endpoint};
 use crate::channel::Channel;
 
-/// No connection file is longer, in bytes.
+/// Maximum size of a connection file, in bytes.
 const MAX_FILE_SIZE: u64 = 1024 * 1024;
 
-/// Why there is no usable connection information.
+/// The reason why a connection file cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// The text does not say where a kernel is.
+    /// The text is not a complete connection file.
     #[error("invalid connection file: {0}")]
     Invalid(String),
     /// A file could not be read or written.
@@ -37,24 +37,24 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// The same with the name of the file.
+    /// Adds the name of the file.
     fn at(self, file: &Path) -> Self {
         let file = file.display();
         match self {
             Self::Invalid(why) => Self::Invalid(format!("{file}: {why}")),
             Self::Io(error) => Self::Io(io::Error::new(error.kind(), format!("{file}: {error}"))),
-            // It has a path of its own.
+            // The message names the socket's path already.
             Self::PathTooLong { .. } => self,
         }
     }
 }
 
 impl ConnectionInfo {
-    /// Reads the text of a connection file.
+    /// Parses the text of a connection file.
     ///
     /// # Errors
-    /// [`ConnectionError::Invalid`] for what is not a connection file, one without the ports of the message channels or
-    /// with an unknown signature scheme included. [`ConnectionError::PathTooLong`] for Unix sockets that cannot exist.
+    /// [`ConnectionError::Invalid`] if the text is not a connection file, lacks a port of a message channel, or names
+    /// an unknown signature scheme. [`ConnectionError::PathTooLong`] for Unix sockets that cannot exist.
     pub fn from_json(text: &[u8]) -> Result<Self, ConnectionError> {
         let info: Self = serde_json::from_slice(text)
             .map_err(|error| ConnectionError::Invalid(describe(&error)))?;
@@ -63,10 +63,10 @@ impl ConnectionInfo {
         Ok(info)
     }
 
-    /// The text of a connection file. It holds the key.
+    /// Returns the text of a connection file. It contains the key.
     ///
     /// # Errors
-    /// [`ConnectionError::Invalid`] when a key is not text, [`ConnectionError::PathTooLong`].
+    /// [`ConnectionError::Invalid`] if a key is not UTF-8, [`ConnectionError::PathTooLong`].
     pub fn to_json(&self) -> Result<Zeroizing<Vec<u8>>, ConnectionError> {
         self.check_paths()?;
         let text = serde_json::to_vec_pretty(self);
@@ -76,7 +76,7 @@ impl ConnectionInfo {
     /// Reads a connection file.
     ///
     /// # Errors
-    /// As [`ConnectionInfo::from_json`], and [`ConnectionError::Io`]. They name the file.
+    /// As [`ConnectionInfo::from_json`], and [`ConnectionError::Io`]. The message names the file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ConnectionError> {
         let path = path.as_ref();
         Self::read_from(path).map_err(|error| error.at(path))
@@ -84,7 +84,7 @@ impl ConnectionInfo {
 
     fn read_from(path: &Path) -> Result<Self, ConnectionError> {
         let mut text = Zeroizing::new(Vec::new());
-        // To open a pipe could take for ever.
+        // Opening a named pipe could block forever.
         if !fs::metadata(path)?.is_file() {
             return Err(ConnectionError::Invalid("it is no file".to_owned()));
         }
@@ -95,11 +95,11 @@ impl ConnectionInfo {
         Self::from_json(&text)
     }
 
-    /// Writes a new connection file, which only its owner can read.
+    /// Writes a new connection file that only its owner can read.
     ///
     /// # Errors
-    /// As [`ConnectionInfo::to_json`], and [`ConnectionError::Io`], also when there is a file already. Then nothing
-    /// was written.
+    /// As [`ConnectionInfo::to_json`], and [`ConnectionError::Io`], also if the file exists already. Nothing was
+    /// written then.
     pub fn write_new(&self, path: impl AsRef<Path>) -> Result<(), ConnectionError> {
         let text = self.to_json()?;
         let path = path.as_ref();
@@ -110,14 +110,14 @@ impl ConnectionInfo {
         let mut file = options.open(path).map_err(|error| ConnectionError::Io(error).at(path))?;
         if let Err(error) = file.write_all(&text) {
             drop(file);
-            // The reason for the failure is what matters to the caller.
+            // The caller needs the first error.
             let _ = fs::remove_file(path);
             return Err(ConnectionError::Io(error).at(path));
         }
         Ok(())
     }
 
-    /// A port that is missing is 0.
+    /// Checks that no port is missing. A missing port is 0.
     fn check_ports(&self) -> Result<(), ConnectionError> {
         let needed = [
             ("shell_port", self.shell_port),
@@ -146,11 +146,11 @@ impl ConnectionInfo {
     }
 }
 
-/// What is wrong, and where, without the value that is: it may be a key.
+/// Describes the error and its position without the invalid value, which may be a key.
 fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!("at line {} column {}", error.line(), error.column());
-    // The last one: what is there may have such words too.
+    // The last match: the invalid value may contain such words too.
     match text.rsplit_once(", expected ") {
         _ if error.is_eof() => format!("it is cut off: its JSON does not end, {place}"),
         _ if error.is_syntax() => format!("it is not JSON, {place}"),

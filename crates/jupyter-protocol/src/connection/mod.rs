@@ -1,4 +1,4 @@
-//! Connection files: where a kernel listens, and the key to talk to it.
+//! Connection files: the addresses of a kernel, and the key of its messages.
 
 mod endpoint;
 mod file;
@@ -18,21 +18,21 @@ use crate::json::JsonMap;
 use crate::session::random_hex;
 use crate::signature::{Key, SignatureScheme};
 
-/// How a kernel is reached.
+/// The transport of a kernel's channels.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Transport {
-    /// Over TCP.
+    /// TCP.
     #[default]
     Tcp,
-    /// Over Unix sockets of this machine.
+    /// Unix sockets of this machine.
     Ipc,
 }
 
-/// What a connection file says.
+/// The content of a connection file.
 ///
-/// Unknown keys are kept. Keys and secrets are not shown by `Debug`.
+/// Unknown fields are kept. `Debug` hides keys and secrets.
 ///
 /// ```
 /// use jupyter_protocol::{Channel, ConnectionInfo};
@@ -47,9 +47,9 @@ pub enum Transport {
 #[serde(default)]
 #[non_exhaustive]
 pub struct ConnectionInfo {
-    /// How the kernel is reached.
+    /// The transport of the channels.
     pub transport: Transport,
-    /// For TCP, the address. For Unix sockets, what their paths begin with; `-` and the port follow.
+    /// The address for TCP; for Unix sockets, the prefix of their paths, which `-` and the port complete.
     pub ip: String,
     /// The port of the shell channel.
     #[serde(deserialize_with = "port")]
@@ -66,10 +66,10 @@ pub struct ConnectionInfo {
     /// The port of the heartbeat channel.
     #[serde(deserialize_with = "port")]
     pub hb_port: u16,
-    /// The key that messages are signed with.
+    /// The key that signs messages.
     #[serde(deserialize_with = "read_key", serialize_with = "write_key")]
     pub key: Key,
-    /// How messages are signed.
+    /// The signature scheme of messages.
     #[serde(deserialize_with = "read_scheme", serialize_with = "write_scheme")]
     pub signature_scheme: SignatureScheme,
     /// The name of the kernel's specification.
@@ -85,24 +85,24 @@ pub struct ConnectionInfo {
         skip_serializing_if = "Option::is_none"
     )]
     pub curve_secretkey: Option<Key>,
-    /// Keys that are not in the specification, as they came.
+    /// Fields that are not in the specification, unchanged.
     #[serde(flatten)]
     pub extra: JsonMap,
 }
 
 impl ConnectionInfo {
-    /// A kernel of this machine over Unix sockets `<prefix>-1` to `<prefix>-5`, with a new key.
+    /// Describes a kernel of this machine over the Unix sockets `<prefix>-1` to `<prefix>-5`, with a new key.
     ///
-    /// There are no ports that something else could take first, and no other user can connect when the
-    /// folder is private. Keep the path short: a socket's path has at most [`Endpoint::MAX_PATH`] bytes. Some kernels
-    /// speak TCP alone: [`ReservedPorts`].
+    /// Other programs cannot take these addresses first, as they can take ports, and no other user can connect if the
+    /// directory is private. Keep the path short: the path of a socket has at most [`Endpoint::MAX_PATH`] bytes. Some
+    /// kernels support only TCP: see [`ReservedPorts`].
     #[must_use]
     pub fn ipc(prefix: impl Into<PathBuf>) -> Self {
         let prefix: PathBuf = prefix.into();
         Self { transport: Transport::Ipc, ..Self::new(prefix.to_string_lossy(), [1, 2, 3, 4, 5]) }
     }
 
-    /// A kernel over TCP, with a new key. Ports of shell, IOPub, stdin, control and heartbeat.
+    /// Describes a kernel over TCP, with a new key. The ports are those of shell, IOPub, stdin, control and heartbeat.
     #[must_use]
     pub fn tcp(ip: impl Into<String>, ports: [u16; 5]) -> Self {
         Self::new(ip, ports)
@@ -124,7 +124,7 @@ impl ConnectionInfo {
         }
     }
 
-    /// The port of a channel.
+    /// Returns the port of a channel.
     #[must_use]
     pub fn port(&self, channel: Channel) -> u16 {
         match channel {
@@ -136,7 +136,7 @@ impl ConnectionInfo {
         }
     }
 
-    /// Where a client connects for a channel. A wildcard address becomes the loopback address.
+    /// Returns the address to which a client of a channel connects. A wildcard address becomes the loopback address.
     #[must_use]
     pub fn endpoint(&self, channel: Channel) -> Endpoint {
         let port = self.port(channel);
@@ -146,7 +146,7 @@ impl ConnectionInfo {
         }
     }
 
-    /// A file name that no other kernel has: `kernel-<random>.json`.
+    /// Returns a unique name for a connection file: `kernel-<random>.json`.
     #[must_use]
     pub fn new_file_name() -> String {
         format!("kernel-{}.json", random_hex(16))
@@ -154,7 +154,7 @@ impl ConnectionInfo {
 }
 
 impl Default for ConnectionInfo {
-    /// TCP on the loopback address, without ports and without a key.
+    /// Describes TCP on the loopback address, without ports and without a key.
     fn default() -> Self {
         Self {
             transport: Transport::Tcp,
@@ -187,7 +187,7 @@ impl fmt::Debug for ConnectionInfo {
     }
 }
 
-/// A port is a number; registration files have it as text.
+/// Reads a port: a number, or text as in registration files.
 fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

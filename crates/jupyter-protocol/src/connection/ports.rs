@@ -1,4 +1,4 @@
-//! TCP ports for a kernel that is about to start.
+//! Reserves TCP ports for a kernel that is about to start.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ConnectionInfo;
 
-/// Five ports that are held until this is dropped.
+/// Five TCP ports that are held until this value is dropped.
 ///
-/// Drop it right before the kernel starts. Something else may take a port between the drop and the kernel; then the
-/// kernel fails to start, and another try helps. To make that rare the ports are, where there are any, below those from
-/// which systems and kernels take some for themselves. Unix sockets do not have this problem: [`ConnectionInfo::ipc`].
+/// Drop it right before the kernel starts. Another program may take a port before the kernel does; the kernel then
+/// fails to start, and another attempt helps. To make that rare, the ports are taken from a range below those that
+/// systems and kernels assign, if one is free there. Unix sockets do not have this problem: see
+/// [`ConnectionInfo::ipc`].
 ///
 /// ```
 /// use jupyter_protocol::ReservedPorts;
@@ -23,26 +24,26 @@ use super::ConnectionInfo;
 /// let info = ports.connection()?;
 /// info.write_new(folder.path().join("kernel.json"))?;
 /// drop(ports);
-/// // Start the kernel here, and begin anew with other ports if it ends at once.
+/// // Start the kernel here, and retry with other ports if it ends at once.
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct ReservedPorts(Vec<TcpListener>);
 
 impl ReservedPorts {
-    /// Holds five free ports of an address of this machine.
+    /// Reserves five free ports at an address of this machine.
     ///
     /// # Errors
-    /// When the address is not of this machine, or there are no ports.
+    /// If the address does not belong to this machine, or no ports are free.
     pub fn reserve(ip: &str) -> io::Result<Self> {
         let listeners = (0..5).map(|_| listen(ip)).collect::<io::Result<_>>()?;
         Ok(Self(listeners))
     }
 
-    /// Connection information with these ports and a new key.
+    /// Returns connection information with these ports and a new key.
     ///
     /// # Errors
-    /// When the system does not tell the ports.
+    /// If the system does not report the ports.
     pub fn connection(&self) -> io::Result<ConnectionInfo> {
         let mut ports = [0; 5];
         let mut ip = String::new();
@@ -55,7 +56,7 @@ impl ReservedPorts {
     }
 }
 
-/// The ports that are tried first. Linux connects from 32768 and above, IPython binds ports of its own from 49152.
+/// Ports that are tried first. Linux assigns ports from 32768, IPython binds its own from 49152.
 const PREFERRED_PORTS: Range<u16> = 20_000..32_768;
 
 /// Ports to try at most.

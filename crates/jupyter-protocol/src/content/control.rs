@@ -1,4 +1,4 @@
-//! Requests that overtake others: shutdown, interrupt, debugging, subshells, usage.
+//! Requests on the control channel: shutdown, interrupt, debugging, subshells, usage.
 
 use super::structs::content_struct;
 use crate::json::JsonMap;
@@ -7,33 +7,33 @@ content_struct! {
     /// Asks the kernel to end.
     #[derive(Default)]
     pub struct ShutdownRequest {
-        /// Whether it will be started again.
+        /// True if the kernel will be started again.
         pub restart: bool,
     }
 }
 
 content_struct! {
-    /// The kernel ends. Also published on IOPub.
+    /// Confirms that the kernel ends. Also published on IOPub.
     #[derive(Default)]
     pub reply ShutdownReply {
-        /// Whether it will be started again.
+        /// True if the kernel will be started again.
         pub restart: bool,
     }
 }
 
 content_struct! {
-    /// Interrupts what runs. For kernels whose specification says `interrupt_mode: message`. Protocol 5.3.
+    /// Interrupts the running code. For kernels whose specification has `interrupt_mode: message`. Protocol 5.3.
     #[derive(Default)]
     pub struct InterruptRequest {}
 }
 
 content_struct! {
-    /// The interrupt was delivered.
+    /// Confirms that the interrupt was delivered.
     #[derive(Default)]
     pub reply InterruptReply {}
 }
 
-/// Defines a message of the debugger: an object of the Debug Adapter Protocol, kept as it is.
+/// Defines a message of the debugger: an object of the Debug Adapter Protocol, unchanged.
 macro_rules! debug_message {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
@@ -57,7 +57,7 @@ debug_message! {
 }
 
 impl DebugRequest {
-    /// A request with a number, which the reply names as `request_seq`.
+    /// Creates a request with a sequence number, which the reply repeats as `request_seq`.
     #[must_use]
     pub fn new(seq: u64, command: &str, arguments: JsonMap) -> Self {
         let fields = [
@@ -71,7 +71,7 @@ impl DebugRequest {
 }
 
 impl DebugReply {
-    /// Whether the request was done.
+    /// Returns true if the request succeeded.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.0.get("success").and_then(serde_json::Value::as_bool).unwrap_or_default()
@@ -79,7 +79,7 @@ impl DebugReply {
 }
 
 content_struct! {
-    /// Asks for a new subshell, whose requests run beside those of others. Protocol 5.5.
+    /// Asks for a new subshell, whose requests run in parallel with those of others. Protocol 5.5.
     #[derive(Default)]
     pub struct CreateSubshellRequest {}
 }
@@ -88,13 +88,13 @@ content_struct! {
     /// The new subshell.
     #[derive(Default)]
     pub reply CreateSubshellReply {
-        /// What requests name in their header to run there.
+        /// The id to set in the header of requests that run in the subshell.
         pub subshell_id: String,
     }
 }
 
 content_struct! {
-    /// Ends a subshell. Protocol 5.5.
+    /// Deletes a subshell. Protocol 5.5.
     #[derive(Default)]
     pub struct DeleteSubshellRequest {
         /// The subshell.
@@ -103,13 +103,13 @@ content_struct! {
 }
 
 content_struct! {
-    /// The subshell has ended.
+    /// Confirms that the subshell has ended.
     #[derive(Default)]
     pub reply DeleteSubshellReply {}
 }
 
 content_struct! {
-    /// Asks which subshells there are. Protocol 5.5.
+    /// Asks for the list of subshells. Protocol 5.5.
     #[derive(Default)]
     pub struct ListSubshellRequest {}
 }
@@ -118,19 +118,19 @@ content_struct! {
     /// The subshells.
     #[derive(Default)]
     pub reply ListSubshellReply {
-        /// Their ids.
+        /// The ids of all subshells.
         pub subshell_id: Vec<String>,
     }
 }
 
 content_struct! {
-    /// Asks what the kernel consumes. An extension of IPython.
+    /// Asks for the resource usage of the kernel. An extension of IPython.
     #[derive(Default)]
     pub struct UsageRequest {}
 }
 
 content_struct! {
-    /// What the kernel consumes. All figures are in [`UsageReply::extra`].
+    /// The resource usage of the kernel. All figures are in [`UsageReply::extra`].
     #[derive(Default)]
     pub reply UsageReply {}
 }

@@ -1,4 +1,4 @@
-//! Running code.
+//! Requests to run code, and their replies.
 
 use serde_json::Value;
 
@@ -7,33 +7,33 @@ use super::text_enum::text_enum;
 use crate::json::JsonMap;
 
 text_enum! {
-    /// How a request went. Replies without a status are from kernels that only answer when it went well.
+    /// The status of a reply. Kernels that reply only on success may omit it, which means [`ReplyStatus::Ok`].
     #[derive(Default)]
     pub enum ReplyStatus {
-        /// Well.
+        /// The request succeeded.
         #[default]
         Ok = "ok",
-        /// Wrong; the reply says what.
+        /// The request failed; the reply contains the error.
         Error = "error",
-        /// It was not done, because an earlier request failed.
+        /// The request was not processed, because an earlier one failed.
         Aborted = "aborted",
     }
 }
 
 impl ReplyStatus {
-    /// Whether it went well.
+    /// Returns true if the request succeeded.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         *self == Self::Ok
     }
 
-    /// Whether it went wrong.
+    /// Returns true if the request failed.
     #[must_use]
     pub fn is_error(&self) -> bool {
         *self == Self::Error
     }
 
-    /// Whether it was not done. Also true for `abort`, as old kernels spell it.
+    /// Returns true if the request was not processed. Also true for `abort`, as old kernels spell it.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         matches!(self, Self::Aborted) || self.as_str() == "abort"
@@ -45,30 +45,30 @@ content_struct! {
     pub struct ExecuteRequest {
         /// The code.
         pub code: String,
-        /// Publish nothing and do not count. Turns [`ExecuteRequest::store_history`] off.
+        /// True to publish nothing and not to count the execution. Turns [`ExecuteRequest::store_history`] off.
         pub silent: bool,
-        /// Enter the code into the history. Default: true.
+        /// True to store the code in the history. Default: true.
         pub store_history: bool,
-        /// Expressions to evaluate afterwards, by name. Their values come in the reply.
+        /// Expressions to evaluate afterwards, by name. The reply contains their values.
         pub user_expressions: JsonMap,
-        /// Whether the code may ask for input. Default: false. See [`ExecuteRequest::with_stdin`].
+        /// True if the code may ask for input. Default: false. See [`ExecuteRequest::with_stdin`].
         pub allow_stdin: bool,
-        /// If this fails, abort the requests that wait behind it. Default: true.
+        /// True to abort the queued requests if this one fails. Default: true.
         ///
-        /// They may be those of other clients too, and such as arrive within moments of the failure, even after its
-        /// reply: `ipykernel` aborts whatever it takes until it is back in its loop.
+        /// That includes requests of other clients, and requests that arrive within moments of the failure, even after
+        /// its reply: `ipykernel` aborts all requests until it is back in its loop.
         pub stop_on_error: bool,
     }
 }
 
 impl ExecuteRequest {
-    /// Runs `code`, counted and remembered, without standard input.
+    /// Creates a request that is counted and stored in the history, without standard input.
     #[must_use]
     pub fn new(code: impl Into<String>) -> Self {
         Self { code: code.into(), ..Self::default() }
     }
 
-    /// The code may ask for input, as Python does with `input()`. Whoever runs it answers each
+    /// Allows the code to ask for input, as Python's `input()` does. The client must answer each
     /// [`InputRequest`](super::InputRequest); a kernel that gets no answer waits.
     #[must_use]
     pub fn with_stdin(mut self) -> Self {
@@ -106,19 +106,19 @@ impl Default for ExecuteRequest {
 }
 
 content_struct! {
-    /// The end of a request to run code.
+    /// The reply to a request to run code.
     #[derive(Default)]
     pub reply ExecuteReply {
         /// The number of the execution.
         pub execution_count: Option<i64>,
-        /// Deprecated ways to act on the client, as they came. See [`ExecuteReply::payloads`].
+        /// Deprecated actions for the client, unchanged. See [`ExecuteReply::payloads`].
         pub payload: Vec<Value>,
-        /// Values of the expressions that were asked for.
+        /// Values of the requested expressions.
         pub user_expressions: JsonMap,
     }
 }
 
-/// What a kernel wants the client to do after an execution. Deprecated, and still sent by IPython.
+/// An action that a kernel requests of the client after an execution. Deprecated, but still sent by IPython.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Payload {
@@ -126,34 +126,34 @@ pub enum Payload {
     Page {
         /// A MIME bundle.
         data: JsonMap,
-        /// The line to begin at.
+        /// The first line to show.
         start: i64,
     },
     /// Put code into the next cell.
     SetNextInput {
         /// The code.
         text: String,
-        /// Whether it replaces the current cell.
+        /// True to replace the current cell.
         replace: bool,
     },
     /// Open a file in an editor.
     EditMagic {
         /// The file.
         filename: String,
-        /// The line to begin at.
+        /// The line to show.
         line_number: i64,
     },
-    /// The code asked for the end of the session.
+    /// End the session.
     AskExit {
-        /// Whether the kernel shall stay.
+        /// True to keep the kernel running.
         keep_kernel: bool,
     },
-    /// Anything else, as it came.
+    /// Any other action, unchanged.
     Other(Value),
 }
 
 impl ExecuteReply {
-    /// What the client is asked to do. Nothing is left out: see [`Payload::Other`].
+    /// Returns the requested actions. None is omitted: see [`Payload::Other`].
     pub fn payloads(&self) -> impl Iterator<Item = Payload> + '_ {
         self.payload
             .iter()

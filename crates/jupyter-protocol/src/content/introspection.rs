@@ -8,59 +8,59 @@ use crate::json::JsonMap;
 use crate::media::MimeBundle;
 
 content_struct! {
-    /// Asks what is known about the thing at the cursor.
+    /// Asks for information about the object at the cursor.
     #[derive(Default)]
     pub struct InspectRequest {
         /// The code around the cursor.
         pub code: String,
-        /// The cursor, in Unicode code points.
+        /// The position of the cursor, in Unicode code points.
         pub cursor_pos: u64,
-        /// 0 for an overview, 1 for more, such as source code.
+        /// The level of detail: 0 for an overview, 1 for more, such as source code.
         pub detail_level: u8,
     }
 }
 
 content_struct! {
-    /// What is known about a thing.
+    /// Information about an object.
     #[derive(Default)]
     pub reply InspectReply {
-        /// Whether anything was found.
+        /// True if the object was found.
         pub found: bool,
-        /// What was found, in several formats.
+        /// The information, in several formats.
         pub data: MimeBundle,
-        /// Anything else about the formats.
+        /// Metadata of the formats.
         pub metadata: JsonMap,
     }
 }
 
 content_struct! {
-    /// Asks how the code at the cursor can go on.
+    /// Asks for completions at the cursor.
     #[derive(Default)]
     pub struct CompleteRequest {
         /// The code around the cursor.
         pub code: String,
-        /// The cursor, in Unicode code points.
+        /// The position of the cursor, in Unicode code points.
         pub cursor_pos: u64,
     }
 }
 
 content_struct! {
-    /// How the code can go on.
+    /// Completions of the code.
     #[derive(Default)]
     pub reply CompleteReply {
-        /// All that fits.
+        /// All completions.
         pub matches: Vec<String>,
-        /// Where the replaced text begins, in Unicode code points.
+        /// The start of the replaced text, in Unicode code points.
         pub cursor_start: u64,
-        /// Where the replaced text ends, in Unicode code points.
+        /// The end of the replaced text, in Unicode code points.
         pub cursor_end: u64,
-        /// Anything else about the matches.
+        /// Metadata of the completions.
         pub metadata: JsonMap,
     }
 }
 
 text_enum! {
-    /// Which part of the history is asked for.
+    /// The part of the history to return.
     #[derive(Default)]
     pub enum HistoryAccess {
         /// Lines of one session.
@@ -77,28 +77,28 @@ content_struct! {
     /// Asks for earlier code.
     #[derive(Default)]
     pub struct HistoryRequest {
-        /// Also give the results.
+        /// True to return the results too.
         pub output: bool,
-        /// Give the code as typed, before magics are translated.
+        /// True to return the code as typed, before magics are translated.
         pub raw: bool,
-        /// Which part. Default: the last lines.
+        /// The part to return. Default: the last lines.
         pub hist_access_type: HistoryAccess,
-        /// For a range: the session, or how many back if negative.
+        /// The session of a range; a negative number counts back from the current one.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub session: Option<i64>,
-        /// For a range: the first line.
+        /// The first line of a range.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub start: Option<i64>,
-        /// For a range: the line after the last.
+        /// The line after the last of a range.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub stop: Option<i64>,
-        /// How many lines at most.
+        /// Maximum number of lines.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub n: Option<i64>,
-        /// For a search: a glob pattern.
+        /// The glob pattern of a search.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub pattern: Option<String>,
-        /// For a search: give each line once.
+        /// True to return each line once, for a search.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub unique: Option<bool>,
     }
@@ -108,7 +108,7 @@ content_struct! {
     /// Earlier code.
     #[derive(Default)]
     pub reply HistoryReply {
-        /// The entries as they came. See [`HistoryReply::entries`].
+        /// The entries, unchanged. See [`HistoryReply::entries`].
         pub history: Vec<Value>,
     }
 }
@@ -117,18 +117,18 @@ content_struct! {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct HistoryEntry {
-    /// The session it is from.
+    /// The session of the line.
     pub session: i64,
-    /// Its number in the session.
+    /// The number of the line in its session.
     pub line: i64,
     /// The code.
     pub input: String,
-    /// The result, if it was asked for and there was one.
+    /// The result, if it was requested and exists.
     pub output: Option<String>,
 }
 
 impl HistoryReply {
-    /// The entries that have the form of the specification.
+    /// Returns the entries that have the form of the specification.
     pub fn entries(&self) -> impl Iterator<Item = HistoryEntry> + '_ {
         self.history.iter().filter_map(|value| {
             let [session, line, code] = value.as_array()?.as_slice() else { return None };
@@ -147,7 +147,7 @@ impl HistoryReply {
 }
 
 content_struct! {
-    /// Asks whether code could be run as it is.
+    /// Asks if code is complete.
     #[derive(Default)]
     pub struct IsCompleteRequest {
         /// The code.
@@ -156,14 +156,14 @@ content_struct! {
 }
 
 text_enum! {
-    /// Whether code could be run as it is.
+    /// The completeness of code.
     #[derive(Default)]
     pub enum Completeness {
-        /// Yes.
+        /// The code can run.
         Complete = "complete",
-        /// More lines are needed.
+        /// The code needs more lines.
         Incomplete = "incomplete",
-        /// No, and more lines would not help.
+        /// The code is invalid, and more lines would not help.
         Invalid = "invalid",
         /// The kernel cannot tell.
         #[default]
@@ -172,21 +172,21 @@ text_enum! {
 }
 
 content_struct! {
-    /// Whether code could be run as it is.
+    /// Reports the completeness of code.
     #[derive(Default)]
     pub struct IsCompleteReply {
-        /// The answer.
+        /// The completeness.
         pub status: Completeness,
-        /// What to begin the next line with, if more lines are needed.
+        /// The indentation of the next line, if more lines are needed.
         pub indent: String,
     }
 }
 
 content_struct! {
-    /// Asks which comms are open. Protocol 5.1.
+    /// Asks for the open comms. Protocol 5.1.
     #[derive(Default)]
     pub struct CommInfoRequest {
-        /// Only those with this target.
+        /// Restricts the reply to comms with this target.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub target_name: Option<String>,
     }
@@ -196,7 +196,7 @@ content_struct! {
     /// The open comms.
     #[derive(Default)]
     pub reply CommInfoReply {
-        /// By id, an object with the key `target_name`.
+        /// The comms by id; each is an object with the key `target_name`.
         pub comms: JsonMap,
     }
 }

@@ -1,56 +1,56 @@
-//! What a kernel is.
+//! The description of a kernel.
 
 use serde_json::Value;
 
 use super::structs::content_struct;
 
 content_struct! {
-    /// Asks what the kernel is. Answered on shell and on control.
+    /// Asks for the description of the kernel. Answered on shell and on control.
     #[derive(Default)]
     pub struct KernelInfoRequest {}
 }
 
 content_struct! {
-    /// What the kernel is.
+    /// The description of a kernel.
     #[derive(Default)]
     pub reply KernelInfoReply {
-        /// The protocol version it claims. Do not rely on it: ask [`KernelInfoReply::supports`].
+        /// The protocol version that the kernel claims, which is not reliable: use [`KernelInfoReply::supports`].
         pub protocol_version: String,
-        /// Its name, such as `ipython`.
+        /// The name of the kernel, such as `ipython`.
         pub implementation: String,
-        /// Its version.
+        /// The version of the kernel.
         pub implementation_version: String,
-        /// The language it runs.
+        /// The language of the kernel.
         pub language_info: LanguageInfo,
-        /// Text to greet with.
+        /// The greeting of the kernel.
         pub banner: String,
-        /// Whether it can debug. Replaced by [`KernelInfoReply::supported_features`] in protocol 5.5.
+        /// True if the kernel has a debugger. Replaced by [`KernelInfoReply::supported_features`] in protocol 5.5.
         pub debugger: bool,
         /// Links to documentation.
         pub help_links: Vec<HelpLink>,
-        /// What it can do beyond the basics. Protocol 5.5.
+        /// The optional features of the kernel. Protocol 5.5.
         pub supported_features: Vec<String>,
     }
 }
 
 impl KernelInfoReply {
-    /// The feature of kernels that run requests of subshells in parallel.
+    /// Feature: subshells, whose requests run in parallel.
     pub const SUBSHELLS: &'static str = "kernel subshells";
-    /// The feature of kernels that can debug.
+    /// Feature: debugging.
     pub const DEBUGGER: &'static str = "debugger";
-    /// The feature of kernels that send [`IopubWelcome`](super::IopubWelcome), as some call it.
+    /// Feature: [`IopubWelcome`](super::IopubWelcome) messages, as some kernels name it.
     pub const IOPUB_WELCOME: &'static str = "iopub_welcome";
 
-    /// Whether the kernel says it can do this.
+    /// Returns true if the kernel claims to support a feature.
     #[must_use]
     pub fn supports(&self, feature: &str) -> bool {
         self.supported_features.iter().any(|name| name == feature)
             || (feature == Self::DEBUGGER && self.debugger)
     }
 
-    /// Whether the kernel is known to publish output of code after it has said that there is no more. Deno's does, from a task
-    /// of its own. An [`Execution`](crate::execution::Execution::with_barrier) needs a barrier there; `Client::ready` of a
-    /// client sees to that.
+    /// Returns true if the kernel is known to publish output after it has announced the end of the output, as Deno's
+    /// does from a separate task. An [`Execution`](crate::execution::Execution::with_barrier) of such a kernel needs a
+    /// barrier; a client creates one after `Client::ready`.
     #[must_use]
     pub fn publishes_late(&self) -> bool {
         self.implementation == "Deno kernel"
@@ -61,21 +61,21 @@ content_struct! {
     /// The language of a kernel.
     #[derive(Default)]
     pub struct LanguageInfo {
-        /// Its name, such as `python`.
+        /// The name of the language, such as `python`.
         pub name: String,
-        /// Its version.
+        /// The version of the language.
         pub version: String,
-        /// The MIME type of its source code.
+        /// The MIME type of source code.
         pub mimetype: String,
-        /// The file name extension of its source code, with the dot.
+        /// The extension of source files, with the dot.
         pub file_extension: String,
-        /// How Pygments highlights it, when not by its name.
+        /// The lexer for Pygments, if it differs from the name.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub pygments_lexer: Option<String>,
-        /// How CodeMirror highlights it: a name, or an object with options.
+        /// The mode for CodeMirror: a name, or an object with options.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub codemirror_mode: Option<Value>,
-        /// How nbconvert exports it, when not as a script.
+        /// The exporter for nbconvert, if it is not the one for scripts.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub nbconvert_exporter: Option<String>,
     }
@@ -85,15 +85,15 @@ content_struct! {
     /// A link to documentation.
     #[derive(Default)]
     pub struct HelpLink {
-        /// What to show.
+        /// The title of the link.
         pub text: String,
-        /// Where it leads.
+        /// The target of the link.
         pub url: String,
     }
 }
 
 content_struct! {
-    /// Asks for the ports. Deprecated since protocol 5.1.
+    /// Asks for the ports of the kernel. Deprecated since protocol 5.1.
     #[derive(Default)]
     pub struct ConnectRequest {}
 }

@@ -1,7 +1,7 @@
-//! What messages say: one type per message, and an enum of all of them.
+//! The contents of messages: one type for each kind of message, and an enum of all of them.
 //!
-//! The specification may add fields to any message, so contents are made with `new`, `default` and others, and then changed.
-//! Fields that it does not know are in `extra`. This is how a kernel of your own answers:
+//! The specification may add fields to any message, so contents are created with `new`, `default` and other
+//! constructors, and then modified. Unknown fields are in `extra`. A kernel of your own answers like this:
 //!
 //! ```
 //! use jupyter_protocol::content::{
@@ -9,7 +9,7 @@
 //! };
 //! use jupyter_protocol::{Content, Message, MimeBundle, Session};
 //!
-//! /// What to publish, and then the reply.
+//! /// Returns the messages to publish, and then the reply.
 //! fn answer(kernel: &Session, request: &Message) -> (Vec<Message>, Option<Message>) {
 //!     let mut published: Vec<Content> = vec![Status::busy().into()];
 //!     let reply: Option<Content> = match &request.content {
@@ -86,35 +86,35 @@ use crate::channel::Channel;
 pub trait MessageContent:
     Clone + DeserializeOwned + Into<Content> + Send + Serialize + Sync + 'static
 {
-    /// The `msg_type` of its header.
+    /// The `msg_type` of the message's header.
     const MSG_TYPE: &'static str;
 
-    /// Takes it out of a content, or gives the content back.
+    /// Extracts this type from a content.
     ///
     /// # Errors
-    /// The content, when it is of another type.
+    /// The content, if it has another type.
     fn from_content(content: Content) -> Result<Self, Box<Content>>;
 }
 
-/// A content that asks for an answer.
+/// The content of a request.
 pub trait Request: MessageContent {
-    /// The answer.
+    /// The content of its reply.
     type Reply: MessageContent;
 
-    /// The channel it is sent on.
+    /// The channel of the request.
     const CHANNEL: Channel;
 }
 
-/// An answer that says how it went.
+/// The content of a reply with a status.
 pub trait Reply: MessageContent {
-    /// How it went.
+    /// Returns the status.
     fn status(&self) -> &ReplyStatus;
 
-    /// What went wrong, if the status is [`ReplyStatus::Error`].
+    /// Returns the error, if the status is [`ReplyStatus::Error`].
     fn error(&self) -> Option<ErrorContent>;
 }
 
-/// A content of a type that is not in the specification, as it came.
+/// A content whose type is not in the specification, unchanged.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Unknown {
@@ -125,10 +125,10 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// A content of a type of your own.
+    /// Creates a content of a custom type.
     ///
     /// # Errors
-    /// When the content cannot be written as JSON.
+    /// If the content cannot be serialized to JSON.
     pub fn new(msg_type: impl Into<String>, content: &impl Serialize) -> serde_json::Result<Self> {
         Ok(Self { msg_type: msg_type.into(), text: serde_json::to_vec(content)?.into() })
     }
@@ -136,27 +136,27 @@ impl Unknown {
     /// Parses the content.
     ///
     /// # Errors
-    /// When the text is not JSON of that form.
+    /// If the text is not JSON of that form.
     pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.text)
     }
 }
 
-/// A content that does not fit its type, as it came. `Debug` shows the prefix of it.
+/// A content that does not fit its type, unchanged. `Debug` shows only the beginning of its text.
 #[derive(Clone, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Malformed {
     /// The `msg_type` of the header.
     pub msg_type: String,
-    /// What is wrong.
+    /// The error.
     pub error: String,
-    /// The text of the metadata, when it is the metadata that is wrong.
+    /// The text of the metadata, if the metadata is malformed.
     pub metadata: Option<Bytes>,
-    /// The text of the content. It may not be JSON.
+    /// The text of the content, which may not be JSON.
     pub text: Bytes,
 }
 
-/// How much of a text is shown, in bytes.
+/// Maximum number of bytes shown of a text.
 const MAX_SHOWN: usize = 200;
 
 impl Malformed {
@@ -179,13 +179,13 @@ impl fmt::Debug for Malformed {
     }
 }
 
-/// The prefix of what may be long, and how long it is.
+/// Returns the beginning of a text, and its length if it is longer.
 fn prefix(text: &[u8]) -> String {
     let kept = String::from_utf8_lossy(&text[..text.len().min(MAX_SHOWN)]).into_owned();
     if text.len() > MAX_SHOWN { format!("{kept}... [{} bytes]", text.len()) } else { kept }
 }
 
-/// What is wrong may quote all of a value. What it should be is at its end.
+/// Cuts the middle of an error message, which may quote a whole value. The expected type is at its end.
 fn truncate_middle(text: String) -> String {
     if text.len() <= 2 * MAX_SHOWN {
         return text;

@@ -1,4 +1,4 @@
-//! What a kernel publishes, and what it asks the user.
+//! Contents that a kernel publishes, and its questions to the user.
 
 use super::structs::content_struct;
 use super::text_enum::text_enum;
@@ -6,7 +6,7 @@ use crate::json::JsonMap;
 use crate::media::MimeBundle;
 
 text_enum! {
-    /// Which of the output streams of a process.
+    /// An output stream of a process.
     #[derive(Default)]
     pub enum StreamName {
         /// Standard output.
@@ -18,21 +18,21 @@ text_enum! {
 }
 
 content_struct! {
-    /// Text that was written.
+    /// Text written by the code.
     #[derive(Default)]
     pub struct Stream {
-        /// Where to.
+        /// The stream of the text.
         pub name: StreamName,
-        /// What.
+        /// The text.
         pub text: String,
     }
 }
 
 content_struct! {
-    /// What belongs to a message while it is sent, and is not kept in documents.
+    /// Data that accompanies a message and is not stored in documents.
     #[derive(Default)]
     pub struct Transient {
-        /// Names a display, to update it later.
+        /// The id of a display, for later updates.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub display_id: Option<String>,
     }
@@ -45,35 +45,35 @@ impl Transient {
 }
 
 content_struct! {
-    /// Something to show.
+    /// A display.
     #[derive(Default)]
     pub struct DisplayData {
-        /// The thing, in several formats.
+        /// The data, in several formats.
         pub data: MimeBundle,
-        /// Anything else about the formats, such as sizes.
+        /// Metadata of the formats, such as sizes.
         pub metadata: JsonMap,
-        /// Its display id, if it can be updated.
+        /// The display id, if the display can be updated.
         #[serde(skip_serializing_if = "Transient::is_empty")]
         pub transient: Transient,
     }
 }
 
 content_struct! {
-    /// Something new to show wherever the same display id is shown. Protocol 5.1.
+    /// New content for all displays with an id. Protocol 5.1.
     #[derive(Default)]
     pub struct UpdateDisplayData {
-        /// The thing, in several formats.
+        /// The data, in several formats.
         pub data: MimeBundle,
-        /// Anything else about the formats.
+        /// Metadata of the formats.
         pub metadata: JsonMap,
-        /// Which displays.
+        /// The id of the displays.
         #[serde(skip_serializing_if = "Transient::is_empty")]
         pub transient: Transient,
     }
 }
 
 content_struct! {
-    /// Code that the kernel begins to run, for everybody who watches.
+    /// Announces code that starts to run, to all clients.
     #[derive(Default)]
     pub struct ExecuteInput {
         /// The code.
@@ -91,9 +91,9 @@ content_struct! {
         pub execution_count: Option<i64>,
         /// The value, in several formats.
         pub data: MimeBundle,
-        /// Anything else about the formats.
+        /// Metadata of the formats.
         pub metadata: JsonMap,
-        /// Its display id, if it can be updated.
+        /// The display id, if the value can be updated.
         #[serde(skip_serializing_if = "Transient::is_empty")]
         pub transient: Transient,
     }
@@ -103,29 +103,29 @@ content_struct! {
     /// An exception that the code did not catch.
     #[derive(Default)]
     pub struct ErrorContent {
-        /// Its kind, such as `ZeroDivisionError`.
+        /// The type of the exception, such as `ZeroDivisionError`.
         pub ename: String,
-        /// Its message.
+        /// The message of the exception.
         pub evalue: String,
-        /// Lines that say where, with terminal colours.
+        /// The lines of the traceback, with terminal colours.
         pub traceback: Vec<String>,
     }
 }
 
 text_enum! {
-    /// What a kernel does.
+    /// The state of a kernel.
     pub enum ExecutionState {
-        /// It works on the request that the message answers.
+        /// The kernel processes the parent request.
         Busy = "busy",
-        /// It is done with the request that the message answers.
+        /// The kernel has processed the parent request.
         Idle = "idle",
-        /// The process has just begun.
+        /// The process has just started.
         Starting = "starting",
-        /// The process is started again. Sent by servers.
+        /// The process is being restarted. Sent by servers.
         Restarting = "restarting",
-        /// The process died and is started again. Sent by servers.
+        /// The process died and is being restarted. Sent by servers.
         Autorestarting = "autorestarting",
-        /// The process died and is not started again. Sent by servers.
+        /// The process died and is not restarted. Sent by servers.
         Dead = "dead",
     }
 }
@@ -137,39 +137,39 @@ impl Default for ExecutionState {
 }
 
 content_struct! {
-    /// What the kernel does now.
+    /// Reports the state of the kernel.
     #[derive(Default)]
     pub struct Status {
-        /// What.
+        /// The state.
         pub execution_state: ExecutionState,
     }
 }
 
 content_struct! {
-    /// Removes what was shown for this execution.
+    /// Clears the output of the execution.
     #[derive(Default)]
     pub struct ClearOutput {
-        /// Wait until there is something new to show instead.
+        /// True to wait for the next output before clearing.
         pub wait: bool,
     }
 }
 
 content_struct! {
-    /// The subscription to IOPub is in effect. Protocol 5.5.
+    /// Announces that the subscription to IOPub is in effect. Protocol 5.5.
     #[derive(Default)]
     pub struct IopubWelcome {
-        /// What was subscribed to.
+        /// The subscribed topic.
         pub subscription: String,
     }
 }
 
 content_struct! {
-    /// The code asks the user for a line.
+    /// Asks the user for a line of input.
     #[derive(Default)]
     pub struct InputRequest {
-        /// What to show.
+        /// The prompt.
         pub prompt: String,
-        /// Whether not to show what is typed.
+        /// True to hide the input.
         pub password: bool,
     }
 }
@@ -187,14 +187,14 @@ content_struct! {
     /// Opens a comm: a conversation between code in the kernel and code in the client.
     #[derive(Default)]
     pub struct CommOpen {
-        /// Names the comm.
+        /// The id of the comm.
         pub comm_id: String,
-        /// Who shall answer on the other side.
+        /// The name of the handler on the other side.
         pub target_name: String,
-        /// Where to load that from.
+        /// The module that contains the handler.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub target_module: Option<String>,
-        /// Anything.
+        /// Any data.
         pub data: JsonMap,
     }
 }
@@ -203,9 +203,9 @@ content_struct! {
     /// A message on a comm.
     #[derive(Default)]
     pub struct CommMsg {
-        /// The comm.
+        /// The id of the comm.
         pub comm_id: String,
-        /// Anything.
+        /// Any data.
         pub data: JsonMap,
     }
 }
@@ -214,9 +214,9 @@ content_struct! {
     /// Closes a comm.
     #[derive(Default)]
     pub struct CommClose {
-        /// The comm.
+        /// The id of the comm.
         pub comm_id: String,
-        /// Anything.
+        /// Any data.
         pub data: JsonMap,
     }
 }

@@ -1,4 +1,4 @@
-//! The enum of all contents, and which type of message is which.
+//! The enum of all contents, generated from the list of message types.
 
 use bytes::Bytes;
 
@@ -6,13 +6,13 @@ use super::*;
 use crate::json::{ObjectError, check_object, parse_object, serialize_object};
 use crate::limits::Limits;
 
-/// Defines [`Content`] from one list, so that nothing is forgotten in any of its functions.
+/// Defines [`Content`] and its functions from one list, so that no function misses a type.
 macro_rules! contents {
     ($( $(#[$meta:meta])* $variant:ident($type:ty) = $msg_type:literal on $channel:ident $(-> $reply:ty)?; )*) => {
-        /// What a message says.
+        /// The content of a message.
         ///
-        /// A type that is not in the specification is [`Content::Unknown`]; what does not fit its type is
-        /// [`Content::Malformed`]. Neither loses a byte.
+        /// A type that is not in the specification becomes [`Content::Unknown`], and a content that does not fit its
+        /// type [`Content::Malformed`]. Neither loses a byte.
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
         pub enum Content {
@@ -24,10 +24,10 @@ macro_rules! contents {
         }
 
         impl Content {
-            /// The types of messages that have a variant: those of the specification, and two that IPython adds to it.
+            /// The message types that have a variant: those of the specification, and two extensions of IPython.
             pub const MSG_TYPES: &[&str] = &[$($msg_type),*];
 
-            /// The `msg_type` that belongs to it.
+            /// Returns the `msg_type` of the content.
             #[must_use]
             pub fn msg_type(&self) -> &str {
                 match self {
@@ -50,7 +50,7 @@ macro_rules! contents {
                 })
             }
 
-            /// The content as JSON text. What was unknown or malformed is serialize_object as it came.
+            /// Returns the content as JSON text. Unknown and malformed contents are unchanged.
             #[must_use]
             pub fn to_json(&self) -> Bytes {
                 match self {
@@ -61,7 +61,7 @@ macro_rules! contents {
             }
         }
 
-        /// Where a message belongs when nothing else says so.
+        /// Returns the channel of a message type, if nothing else determines it.
         pub(crate) fn default_channel(msg_type: &str) -> Channel {
             match msg_type {
                 $( $msg_type => Channel::$channel, )*
@@ -100,35 +100,35 @@ macro_rules! contents {
 contents! {
     /// Runs code.
     ExecuteRequest(ExecuteRequest) = "execute_request" on Shell -> ExecuteReply;
-    /// The end of a request to run code.
+    /// The reply to a request to run code.
     ExecuteReply(ExecuteReply) = "execute_reply" on Shell;
-    /// Asks about the thing at the cursor.
+    /// Asks for information about an object.
     InspectRequest(InspectRequest) = "inspect_request" on Shell -> InspectReply;
-    /// What is known about it.
+    /// Information about an object.
     InspectReply(InspectReply) = "inspect_reply" on Shell;
-    /// Asks how the code can go on.
+    /// Asks for completions.
     CompleteRequest(CompleteRequest) = "complete_request" on Shell -> CompleteReply;
-    /// How it can.
+    /// Completions of the code.
     CompleteReply(CompleteReply) = "complete_reply" on Shell;
     /// Asks for earlier code.
     HistoryRequest(HistoryRequest) = "history_request" on Shell -> HistoryReply;
     /// Earlier code.
     HistoryReply(HistoryReply) = "history_reply" on Shell;
-    /// Asks whether code could be run.
+    /// Asks if code is complete.
     IsCompleteRequest(IsCompleteRequest) = "is_complete_request" on Shell -> IsCompleteReply;
-    /// Whether it could.
+    /// Reports the completeness of code.
     IsCompleteReply(IsCompleteReply) = "is_complete_reply" on Shell;
-    /// Asks which comms are open.
+    /// Asks for the open comms.
     CommInfoRequest(CommInfoRequest) = "comm_info_request" on Shell -> CommInfoReply;
     /// The open comms.
     CommInfoReply(CommInfoReply) = "comm_info_reply" on Shell;
-    /// Asks what the kernel is.
+    /// Asks for the description of the kernel.
     KernelInfoRequest(KernelInfoRequest) = "kernel_info_request" on Shell -> KernelInfoReply;
-    /// What it is.
+    /// The description of the kernel.
     KernelInfoReply(KernelInfoReply) = "kernel_info_reply" on Shell;
-    /// Asks for the ports.
+    /// Asks for the ports of the kernel.
     ConnectRequest(ConnectRequest) = "connect_request" on Shell -> ConnectReply;
-    /// The ports.
+    /// The ports of the kernel.
     ConnectReply(ConnectReply) = "connect_reply" on Shell;
     /// Opens a comm.
     CommOpen(CommOpen) = "comm_open" on Shell;
@@ -138,11 +138,11 @@ contents! {
     CommClose(CommClose) = "comm_close" on Shell;
     /// Asks the kernel to end.
     ShutdownRequest(ShutdownRequest) = "shutdown_request" on Control -> ShutdownReply;
-    /// It ends.
+    /// Confirms that the kernel ends.
     ShutdownReply(ShutdownReply) = "shutdown_reply" on Control;
-    /// Interrupts what runs.
+    /// Interrupts the running code.
     InterruptRequest(InterruptRequest) = "interrupt_request" on Control -> InterruptReply;
-    /// It is interrupted.
+    /// Confirms that the interrupt was delivered.
     InterruptReply(InterruptReply) = "interrupt_reply" on Control;
     /// A request of the debugger.
     DebugRequest(DebugRequest) = "debug_request" on Control -> DebugReply;
@@ -152,39 +152,39 @@ contents! {
     CreateSubshellRequest(CreateSubshellRequest) = "create_subshell_request" on Control -> CreateSubshellReply;
     /// The new subshell.
     CreateSubshellReply(CreateSubshellReply) = "create_subshell_reply" on Control;
-    /// Ends a subshell.
+    /// Deletes a subshell.
     DeleteSubshellRequest(DeleteSubshellRequest) = "delete_subshell_request" on Control -> DeleteSubshellReply;
-    /// It has ended.
+    /// Confirms that the subshell has ended.
     DeleteSubshellReply(DeleteSubshellReply) = "delete_subshell_reply" on Control;
-    /// Asks which subshells there are.
+    /// Asks for the list of subshells.
     ListSubshellRequest(ListSubshellRequest) = "list_subshell_request" on Control -> ListSubshellReply;
     /// The subshells.
     ListSubshellReply(ListSubshellReply) = "list_subshell_reply" on Control;
-    /// Asks what the kernel consumes.
+    /// Asks for the resource usage of the kernel.
     UsageRequest(UsageRequest) = "usage_request" on Control -> UsageReply;
-    /// What it consumes.
+    /// The resource usage of the kernel.
     UsageReply(UsageReply) = "usage_reply" on Control;
-    /// The code asks the user for a line.
+    /// Asks the user for a line of input.
     InputRequest(InputRequest) = "input_request" on Stdin -> InputReply;
-    /// The line.
+    /// The line that the user typed.
     InputReply(InputReply) = "input_reply" on Stdin;
-    /// Text that was serialize_object.
+    /// Text written by the code.
     Stream(Stream) = "stream" on IoPub;
-    /// Something to show.
+    /// A display.
     DisplayData(DisplayData) = "display_data" on IoPub;
-    /// Something new to show in its place.
+    /// New content for all displays with an id.
     UpdateDisplayData(UpdateDisplayData) = "update_display_data" on IoPub;
-    /// Code that the kernel begins to run.
+    /// Announces code that starts to run.
     ExecuteInput(ExecuteInput) = "execute_input" on IoPub;
     /// The value of the last expression.
     ExecuteResult(ExecuteResult) = "execute_result" on IoPub;
     /// An exception that the code did not catch.
     Error(ErrorContent) = "error" on IoPub;
-    /// What the kernel does now.
+    /// Reports the state of the kernel.
     Status(Status) = "status" on IoPub;
-    /// Removes what was shown.
+    /// Clears the output of the execution.
     ClearOutput(ClearOutput) = "clear_output" on IoPub;
-    /// The subscription is in effect.
+    /// Announces that the subscription is in effect.
     IopubWelcome(IopubWelcome) = "iopub_welcome" on IoPub;
     /// An event of the debugger.
     DebugEvent(DebugEvent) = "debug_event" on IoPub;
@@ -199,7 +199,7 @@ impl Content {
         })
     }
 
-    /// Whether it is [`Content::Malformed`].
+    /// Returns true for [`Content::Malformed`].
     #[must_use]
     pub fn is_malformed(&self) -> bool {
         matches!(self, Self::Malformed(_))

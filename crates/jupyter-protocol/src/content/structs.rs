@@ -1,11 +1,11 @@
-//! How contents are defined: public fields with defaults, and a place for what is not specified.
+//! The definition of contents: public fields with defaults, and a map of unknown fields.
 
 use serde::{Deserialize, Deserializer};
 
 /// Defines the content of a message.
 ///
-/// Each field may be absent, and then has its default; `null` is the default of its type, as for IPython. A `reply` also has a status, and what went
-/// wrong.
+/// A missing field has its default; `null` is the default of the field's type, as in IPython. A `reply` also has a
+/// status and the fields of an error.
 macro_rules! content_struct {
     (
         $(#[$meta:meta])*
@@ -23,7 +23,7 @@ macro_rules! content_struct {
                 #[serde(deserialize_with = "crate::content::structs::null_as_default")]
                 pub $field: $type,
             )*
-            /// Fields that are not in the specification, as they came.
+            /// Fields that are not in the specification, unchanged.
             #[serde(flatten)]
             pub extra: crate::json::JsonMap,
         }
@@ -37,23 +37,23 @@ macro_rules! content_struct {
         crate::content::structs::content_struct! {
             $(#[$meta])*
             pub struct $name {
-                /// How it went. Absent means well.
+                /// The status of the reply. Default: success.
                 pub status: crate::content::ReplyStatus,
                 $( $(#[$field_meta])* pub $field: $type, )*
-                /// The kind of error, such as the name of an exception, when it went wrong.
+                /// The type of the error, such as the name of an exception.
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub ename: Option<String>,
-                /// The message of the error, when it went wrong.
+                /// The message of the error.
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub evalue: Option<String>,
-                /// Lines that say where, with terminal colours, when it went wrong.
+                /// The lines of the traceback, with terminal colours.
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub traceback: Option<Vec<String>>,
             }
         }
 
         impl $name {
-            /// An answer that says that the request went wrong, and how.
+            /// Creates a reply that reports an error.
             #[must_use]
             pub fn failed(error: crate::content::ErrorContent) -> Self {
                 Self {
@@ -88,7 +88,7 @@ macro_rules! content_struct {
 
 pub(crate) use content_struct;
 
-/// Reads `null` as the default. Kernels write it for nearly any field.
+/// Reads `null` as the default: kernels send it for nearly any field.
 pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,6 +1,6 @@
-//! Words of the protocol as enums that keep the words they do not know.
+//! Words of the protocol as enums that keep unknown words.
 
-/// Defines an enum of known words and `Other`.
+/// Defines an enum of known words, and `Other`.
 macro_rules! text_enum {
     (
         $(#[$meta:meta])*
@@ -13,12 +13,12 @@ macro_rules! text_enum {
         #[non_exhaustive]
         pub enum $name {
             $( $(#[$variant_meta])* $variant, )*
-            /// A word that is not in the specification, as it came.
+            /// A word that is not in the specification, unchanged.
             Other(String),
         }
 
         impl $name {
-            /// The word on the wire.
+            /// Returns the word on the wire.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {

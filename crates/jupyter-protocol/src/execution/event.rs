@@ -1,4 +1,4 @@
-//! What happens during an execution, and how it ended.
+//! The events and the outcome of an execution.
 
 use bytes::Bytes;
 
@@ -9,106 +9,106 @@ use crate::content::{
 };
 use crate::message::Message;
 
-/// Something that happened during an execution.
+/// An event of an execution.
 ///
-/// [`Event::Started`] comes before all that the code does, unless the code never began, and [`Event::Finished`] is the
-/// last. In between they come as the kernel's messages do: output may follow the reply, because both travel on channels of their own.
+/// [`Event::Started`] comes first, unless the code never starts, and [`Event::Finished`] last. The others keep the
+/// order of the kernel's messages. Output may follow the reply, because the two use different channels.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The kernel has begun. Until then the code waited behind other requests. A request that is aborted may begin too.
+    /// The kernel has started to process the request, which was queued until then. An aborted request may start too.
     Started,
-    /// The code that runs, and its number.
+    /// The code that runs, with its number.
     Input(Box<ExecuteInput>),
-    /// Text that was written.
+    /// Text written by the code.
     Stream(Box<Stream>),
-    /// Something to show.
+    /// A display.
     Display {
-        /// The thing.
+        /// The display.
         display: Box<DisplayData>,
-        /// Raw buffers that belong to it.
+        /// Raw buffers of the message.
         buffers: Vec<Bytes>,
     },
-    /// Something new to show wherever the same display id is shown.
+    /// New content for all displays with an id.
     UpdateDisplay {
-        /// The thing.
+        /// The new content.
         update: Box<UpdateDisplayData>,
-        /// Raw buffers that belong to it.
+        /// Raw buffers of the message.
         buffers: Vec<Bytes>,
     },
-    /// What was shown is to be removed.
+    /// The output of the execution is cleared.
     ClearOutput {
-        /// Only when there is something new to show instead.
+        /// True to wait for the next output before clearing.
         wait: bool,
     },
     /// The value of the last expression.
     Result {
         /// The value.
         result: Box<ExecuteResult>,
-        /// Raw buffers that belong to it.
+        /// Raw buffers of the message.
         buffers: Vec<Bytes>,
     },
     /// An exception that the code did not catch.
     Error(Box<ErrorContent>),
-    /// The code asks for a line, and waits. `ExecutionStream::reply_input` of a client answers, or
+    /// The code asks for a line of input, and waits. Answer with `ExecutionStream::reply_input` of a client, or with
     /// [`Execution::input_reply`](super::Execution::input_reply).
     InputRequest(Box<InputRequest>),
-    /// The answer on the shell channel: status, number, values of expressions.
+    /// The reply on the shell channel: status, number, values of expressions.
     Reply(Box<ExecuteReply>),
-    /// Nothing more will be published for this execution, in the kernel's own words. Some
-    /// [are wrong](super::Execution::with_barrier).
+    /// The kernel announces the end of the output. Some kernels announce it [too
+    /// early](super::Execution::with_barrier).
     Idle,
     /// Output is missing at this point.
     Lost(Loss),
-    /// Any other message that belongs to the execution: comms, events of the debugger, what is unknown or malformed.
+    /// Any other message of the execution: comms, events of the debugger, unknown and malformed messages.
     Message {
-        /// Where it came from.
+        /// The channel of the message.
         channel: Channel,
         /// The message.
         message: Box<Message>,
     },
-    /// It is over. Nothing follows.
+    /// The execution is over. No event follows.
     Finished(Box<Outcome>),
 }
 
-/// Why output is missing.
+/// The cause of missing output.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// It came faster than it was taken, and the memory set aside for it was full.
+    /// The buffer was full, because output arrived faster than it was read.
     Overflow {
-        /// Messages that were dropped.
+        /// The number of dropped messages.
         messages: u64,
-        /// Their bytes.
+        /// The size of the dropped messages, in bytes.
         bytes: u64,
     },
-    /// The server between us and the kernel dropped messages, because they came too fast.
+    /// The server between the client and the kernel dropped messages, because they came too fast.
     RateLimited,
-    /// The connection broke. What was sent before it was made again is gone.
+    /// The connection broke. Output published before the reconnection is lost.
     Disconnected,
-    /// The kernel answered and then was silent, without the message that nothing more follows. The kernel's own queue
-    /// was full, or it does not keep to the protocol.
+    /// The kernel replied, and then did not announce the end of the output: its own queue was full, or it violates the
+    /// protocol.
     NoIdle,
 }
 
-/// What is missing from the output of an execution.
+/// The losses in the output of an execution.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Losses {
-    /// Messages that were dropped here.
+    /// The number of messages dropped by the client.
     pub messages: u64,
-    /// Bytes of messages that were dropped here.
+    /// The size of the messages dropped by the client, in bytes.
     pub bytes: u64,
-    /// The server dropped messages.
+    /// True if the server dropped messages.
     pub rate_limited: bool,
-    /// The connection broke meanwhile.
+    /// True if the connection broke.
     pub disconnected: bool,
-    /// The end of the output was not announced.
+    /// True if the end of the output was not announced.
     pub no_idle: bool,
 }
 
 impl Losses {
-    /// Whether all output is there.
+    /// Returns true if no output is missing.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
@@ -127,15 +127,15 @@ impl Losses {
     }
 }
 
-/// What ended an execution.
+/// The cause of an execution's end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum End {
-    /// The kernel answered. See [`Outcome::reply`].
+    /// The kernel replied. See [`Outcome::reply`].
     Replied,
-    /// The kernel said that it is done, but its answer did not come. Whether the code succeeded is not known.
+    /// The kernel has processed the request, but its reply did not arrive. The status of the code is unknown.
     ReplyLost,
-    /// The kernel was started again. Its state is gone.
+    /// The kernel was restarted. Its state is lost.
     KernelRestarted,
     /// The kernel is dead.
     KernelDied,
@@ -143,38 +143,38 @@ pub enum End {
     ConnectionLost,
 }
 
-/// How an execution ended.
+/// The outcome of an execution.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// What ended it.
+    /// The cause of the end.
     pub end: End,
-    /// The answer of the kernel, unless it is missing or malformed.
+    /// The reply of the kernel, unless it is missing or malformed.
     pub reply: Option<ExecuteReply>,
-    /// The exception, from the answer or as it was published.
+    /// The exception, from the reply or as published.
     pub error: Option<ErrorContent>,
     /// The number of the execution.
     pub execution_count: Option<i64>,
-    /// Whether the code was seen to run. If not, it did not, as far as is known.
+    /// True if the code was seen to run. Otherwise it did not run, unless that is unknown because of the other fields.
     pub started: bool,
-    /// What is missing from the output.
+    /// The losses in the output.
     pub losses: Losses,
 }
 
 impl Outcome {
-    /// Whether the code ran and succeeded.
+    /// Returns true if the code ran and succeeded.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.end == End::Replied && self.status().is_some_and(ReplyStatus::is_ok)
     }
 
-    /// Whether the code was not run, because an earlier request failed.
+    /// Returns true if the code did not run, because an earlier request failed.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         self.status().is_some_and(ReplyStatus::is_aborted)
     }
 
-    /// What the kernel answered.
+    /// Returns the status of the reply.
     #[must_use]
     pub fn status(&self) -> Option<&ReplyStatus> {
         self.reply.as_ref().map(|reply| reply.status())

@@ -1,15 +1,14 @@
-//! One execution, from the request to its end, without I/O.
+//! The state of one execution, from the request to its end, without I/O.
 //!
-//! Replies and output travel on different channels, so they arrive in any order, and on a flooded
-//! kernel some do not arrive at all. [`Execution`] is fed with messages and with the time, tells what they
-//! mean, and decides when it is over:
+//! Replies and output use different channels, so they arrive in any order, and a flooded kernel drops some of them.
+//! [`Execution`] takes messages and timeouts, turns them into events, and decides when the execution is over:
 //!
-//! - Reply and idle are both there, in whichever order.
-//! - The reply is there, and nothing was published for [`GracePeriods::idle`]. Output may be missing.
-//! - Idle is there, and no reply came for [`GracePeriods::reply`].
-//! - The kernel died or was started again, or the connection is lost.
+//! - The reply and the idle status have arrived, in either order.
+//! - The reply has arrived, and no output came for [`GracePeriods::idle`]. Output may be missing.
+//! - The idle status has arrived, and no reply came for [`GracePeriods::reply`].
+//! - The kernel died or was restarted, or the connection is lost.
 //!
-//! Some kernels publish after their idle what came before it. There an execution has a [barrier](Execution::with_barrier).
+//! Some kernels publish output after their idle status. Their executions need a [barrier](Execution::with_barrier).
 
 mod event;
 
@@ -27,26 +26,25 @@ use crate::header::{Header, Parent};
 use crate::message::Message;
 use crate::session::Session;
 
-/// How long an execution waits for what is missing.
+/// Limits the wait for missing messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct GracePeriods {
-    /// After the reply, for the message that nothing more is published, and for the barrier. Begins anew with every message.
-    /// Default: 2 s.
+    /// The wait for the idle status and the barrier after the reply. Restarts with every message. Default: 2 s.
     pub idle: Duration,
-    /// After that message, for the reply. Default: 5 s.
+    /// The wait for the reply after the idle status. Default: 5 s.
     pub reply: Duration,
 }
 
 impl GracePeriods {
-    /// The same with another [`idle`](Self::idle).
+    /// Sets [`idle`](Self::idle).
     #[must_use]
     pub const fn with_idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }
 
-    /// The same with another [`reply`](Self::reply).
+    /// Sets [`reply`](Self::reply).
     #[must_use]
     pub const fn with_reply(mut self, reply: Duration) -> Self {
         self.reply = reply;
@@ -60,7 +58,7 @@ impl Default for GracePeriods {
     }
 }
 
-/// What is known of the answer on the shell channel.
+/// The state of the reply.
 #[derive(Clone, Debug, Default)]
 enum ReplyState {
     #[default]
@@ -70,16 +68,16 @@ enum ReplyState {
     Lost,
 }
 
-/// A request whose end tells that an execution before it has published everything.
+/// A request whose end shows that an earlier execution has published all of its output.
 #[derive(Clone, Debug)]
 struct Barrier {
     id: String,
-    /// Until it is to be sent.
+    /// The request, until it is sent.
     request: Option<Box<Message>>,
     passed: bool,
 }
 
-/// One execution.
+/// The state machine of one execution.
 ///
 /// ```
 /// use std::time::Instant;
@@ -105,7 +103,7 @@ pub struct Execution {
     id: String,
     grace: GracePeriods,
     started: bool,
-    /// The session of the process that was seen to work on it.
+    /// The session of the process that was seen to process the request.
     kernel: Option<String>,
     reply: ReplyState,
     idle: bool,
@@ -120,7 +118,7 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// The execution of a request that has this header.
+    /// Creates the execution of a request with this header.
     #[must_use]
     pub fn new(request: &Header, grace: GracePeriods) -> Self {
         Self {
@@ -141,11 +139,12 @@ impl Execution {
         }
     }
 
-    /// The same for a kernel that [publishes late](crate::KernelInfoReply::publishes_late): it is not over with reply and
-    /// idle, but when the kernel is done with `request` too: one for the shell channel that changes nothing, and that it
-    /// answers where it runs code, such as a [`CompleteRequest`](crate::content::CompleteRequest). What it answers beside that,
-    /// as Deno's does with its information, tells nothing. [`poll_send`](Self::poll_send) says when to send it;
-    /// [`on_message`](Self::on_message) takes what is published for it, too.
+    /// Adds a barrier, for a kernel that [publishes late](crate::KernelInfoReply::publishes_late): the execution is
+    /// over once the kernel has also processed `request`. That must be a request on the shell channel that changes
+    /// nothing and that the kernel processes where it runs code, such as a
+    /// [`CompleteRequest`](crate::content::CompleteRequest). Requests that a kernel answers elsewhere, as Deno answers
+    /// `kernel_info_request`, prove nothing. [`poll_send`](Self::poll_send) returns the request when it is due;
+    /// [`on_message`](Self::on_message) also takes the messages published for it.
     #[must_use]
     pub fn with_barrier(mut self, request: Message) -> Self {
         let id = request.header.msg_id.clone();
@@ -153,7 +152,7 @@ impl Execution {
         self
     }
 
-    /// What is to be sent on the shell channel now.
+    /// Returns a message to send on the shell channel, if one is due.
     pub fn poll_send(&mut self) -> Option<Message> {
         if self.is_finished() || matches!(self.reply, ReplyState::Awaited) {
             return None;
@@ -161,36 +160,36 @@ impl Execution {
         self.barrier.as_mut()?.request.take().map(|request| *request)
     }
 
-    /// The id of the request.
+    /// Returns the id of the request.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Whether the kernel was seen to begin.
+    /// Returns true once the kernel was seen to process the request.
     #[must_use]
     pub fn is_started(&self) -> bool {
         self.started
     }
 
-    /// Whether it is over. There may still be events to take.
+    /// Returns true once the execution is over. Events may still be queued.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.outcome.is_some()
     }
 
-    /// How it ended, when it is over.
+    /// Returns the outcome, once the execution is over.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_deref()
     }
 
-    /// The next event, or `None` until there is more to learn from.
+    /// Returns the next event, or `None` until more messages arrive.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Execution::on_timeout`] is to be called, if nothing else happens before.
+    /// Returns the time at which to call [`Execution::on_timeout`], unless a message arrives before.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         if self.is_finished() {
@@ -204,23 +203,24 @@ impl Execution {
         self.last_message?.checked_add(wait)
     }
 
-    /// Whether the kernel has said that it is idle again, and its reply is still to come.
+    /// Returns true while the kernel has published its idle status and the reply is missing.
     ///
-    /// The two come on channels of their own, so this is usual for a moment. When it lasts, the reply is lost, such as
-    /// by a restart that nobody spoke of: a `kernel_info_reply` of the new kernel has another
+    /// That is normal for a moment, because the two use different channels. If it lasts, the reply is lost, for example
+    /// by an unreported restart: a `kernel_info_reply` of the new process has another
     /// [session](Execution::kernel_session).
     #[must_use]
     pub fn lacks_reply(&self) -> bool {
         self.idle && matches!(self.reply, ReplyState::Awaited)
     }
 
-    /// The session of the kernel that runs it, once it has said something of it. Each start of a kernel has its own.
+    /// Returns the session of the kernel that runs the code, once a message of it has arrived. Each process of a kernel
+    /// has its own.
     #[must_use]
     pub fn kernel_session(&self) -> Option<&str> {
         self.kernel.as_deref()
     }
 
-    /// Takes a message. Those that belong to other requests are ignored, except that the kernel died or began anew.
+    /// Takes a message. Messages of other requests are ignored, except those that report the kernel's death or restart.
     pub fn on_message(&mut self, channel: Channel, message: Message, now: Instant) {
         if self.is_finished() {
             return;
@@ -236,8 +236,8 @@ impl Execution {
             self.finish_if_complete();
         } else if let Content::Status(status) = &message.content {
             let state = &status.execution_state;
-            // A kernel may say late that it has started, when it works on a request already. Another one has a session
-            // of its own.
+            // A kernel may publish `starting` late, when it processes a request already. A new process has another
+            // session.
             let is_known = self.kernel.as_ref() == Some(&message.header.session);
             if *state != ExecutionState::Starting || !is_known {
                 self.on_kernel_state(state);
@@ -245,7 +245,7 @@ impl Execution {
         }
     }
 
-    /// Takes the time: gives up on what did not come.
+    /// Takes the current time, and gives up on missing messages after the deadline.
     pub fn on_timeout(&mut self, now: Instant) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -258,7 +258,7 @@ impl Execution {
         }
     }
 
-    /// Output is missing at this point.
+    /// Records that output is missing at this point.
     pub fn on_loss(&mut self, loss: Loss) {
         if !self.is_finished() {
             self.losses.add(loss);
@@ -266,7 +266,7 @@ impl Execution {
         }
     }
 
-    /// The kernel has answered a later request of the same queue: the reply will not come any more.
+    /// Records that the reply is lost: the kernel has replied to a later request of the same queue.
     pub fn on_reply_lost(&mut self, now: Instant) {
         if !self.is_finished() && matches!(self.reply, ReplyState::Awaited) {
             self.reply = ReplyState::Lost;
@@ -275,19 +275,19 @@ impl Execution {
         }
     }
 
-    /// The kernel or the connection is gone.
+    /// Ends the execution, because the kernel or the connection is lost.
     pub fn on_end(&mut self, end: End) {
         self.finish(end);
     }
 
-    /// Whether the code has input_request for input and was not answered yet.
+    /// Returns true if the code waits for input.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         self.input_request.is_some()
     }
 
-    /// The answer to the last question of the code, to send on the stdin channel. `None` if it input_request nothing, or was
-    /// answered.
+    /// Creates the answer to the open question of the code, to send on the stdin channel. Returns `None` if no question
+    /// is open.
     pub fn input_reply(&mut self, session: &Session, line: impl Into<String>) -> Option<Message> {
         let input_request = self.input_request.take()?;
         let reply = InputReply { value: line.into(), ..InputReply::default() };
@@ -358,7 +358,7 @@ impl Execution {
         self.reply = ReplyState::Received(reply);
     }
 
-    /// What the kernel says of this request.
+    /// Handles a status of this request.
     fn on_own_state(&mut self, state: &ExecutionState) {
         match state {
             ExecutionState::Idle if !self.idle => {
@@ -369,20 +369,20 @@ impl Execution {
         }
     }
 
-    /// What is said of the kernel as a whole.
+    /// Handles a status that concerns the kernel as a whole.
     fn on_kernel_state(&mut self, state: &ExecutionState) {
         match state {
             ExecutionState::Restarting | ExecutionState::Autorestarting => {
                 self.finish(End::KernelRestarted);
             }
-            // A kernel that starts says so before it takes its first request.
+            // A new process publishes `starting` before it takes its first request.
             ExecutionState::Starting if self.started => self.finish(End::KernelRestarted),
             ExecutionState::Dead => self.finish(End::KernelDied),
             _ => {}
         }
     }
 
-    /// Finishes when there is nothing left to wait for.
+    /// Finishes once no message is missing.
     fn finish_if_complete(&mut self) {
         let passed = self.barrier.as_ref().is_none_or(|barrier| barrier.passed);
         if self.idle && passed && !matches!(self.reply, ReplyState::Awaited) {
@@ -390,7 +390,7 @@ impl Execution {
         }
     }
 
-    /// The exception that ended the code. One that was merely published and then dealt with does not count.
+    /// Returns the exception that ended the code. A published exception that the code handled does not count.
     fn uncaught(&mut self, reply: Option<&ExecuteReply>) -> Option<ErrorContent> {
         let published = self.error.take();
         let Some(reply) = reply else { return published };

@@ -1,4 +1,4 @@
-//! Every order of arrival, and everything that can be missing.
+//! All orders of arrival, and all messages that can be missing.
 
 use super::*;
 use crate::content::{

@@ -1,8 +1,8 @@
-//! How messages travel over the WebSocket of a Jupyter Server.
+//! The framing of messages on the WebSocket of a Jupyter Server.
 //!
-//! Two forms are in use. [`v1`] carries the four JSON texts as they are, and is chosen by the subprotocol
-//! [`V1_SUBPROTOCOL`]. [`v0`] is what a server speaks when no subprotocol was agreed on: JSON text, or a
-//! binary form when there are buffers. Neither is signed: the connection is what is trusted.
+//! Two framings are in use. [`v1`] carries the four JSON texts unchanged, and is selected by the subprotocol
+//! [`V1_SUBPROTOCOL`]. [`v0`] is the default without a subprotocol: JSON text, or a binary form for messages with
+//! buffers. Messages are not signed: the connection is trusted.
 
 pub mod v0;
 pub mod v1;
@@ -17,44 +17,44 @@ use crate::limits::Limits;
 /// The WebSocket subprotocol of [`v1`].
 pub const V1_SUBPROTOCOL: &str = "v1.kernel.websocket.jupyter.org";
 
-/// Why a WebSocket message is not a message of a kernel.
+/// The reason why a WebSocket message is not a kernel message.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum FramingError {
-    /// Longer than a limit allows.
+    /// The message is longer than a limit.
     #[error("{length} bytes are over the limit of {limit}")]
     TooLong {
         /// Length in bytes.
         length: usize,
-        /// The limit that holds, in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// More parts than [`Limits::frames`].
+    /// There are more parts than [`Limits::frames`].
     #[error("{found} parts are over the limit of {limit}")]
     TooManyParts {
-        /// Parts that were announced.
+        /// The announced number of parts.
         found: u64,
-        /// The limit that holds.
+        /// The limit.
         limit: usize,
     },
-    /// The table of offsets is cut, does not increase, or points outside.
+    /// The table of offsets is truncated, decreases, or exceeds the message.
     #[error("invalid table of offsets")]
     Offsets,
-    /// Header, parent header, metadata and content are not all there.
+    /// Header, parent header, metadata or content is missing.
     #[error("parts are missing")]
     MissingParts,
-    /// The channel is none that we know.
+    /// The channel is unknown.
     #[error(transparent)]
     Channel(#[from] UnknownChannel),
     /// The header cannot be read.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// The JSON form cannot be read.
+    /// The JSON text cannot be read.
     #[error("message is not valid: {0}")]
     Json(String),
 }
 
-/// Cuts bytes at the given offsets. Each part is within the limits.
+/// Splits bytes at the given offsets, and checks the length of each part.
 fn cut(bytes: &Bytes, offsets: &[usize], limits: &Limits) -> Result<Vec<Bytes>, FramingError> {
     let pairs = offsets.windows(2).map(|pair| {
         let (start, end) = (pair[0], pair[1]);
@@ -69,7 +69,7 @@ fn cut(bytes: &Bytes, offsets: &[usize], limits: &Limits) -> Result<Vec<Bytes>, 
     pairs.collect()
 }
 
-/// Checks the length of all of it.
+/// Checks the length of the whole message.
 fn check_length(bytes: &[u8], limits: &Limits) -> Result<(), FramingError> {
     if bytes.len() > limits.message {
         return Err(FramingError::TooLong { length: bytes.len(), limit: limits.message });
@@ -77,7 +77,7 @@ fn check_length(bytes: &[u8], limits: &Limits) -> Result<(), FramingError> {
     Ok(())
 }
 
-/// Checks an announced number of parts, before there is a table for it.
+/// Checks the announced number of parts, before memory is allocated for them.
 fn check_parts(announced: u64, limits: &Limits) -> Result<usize, FramingError> {
     match usize::try_from(announced) {
         Ok(parts) if parts <= limits.frames => Ok(parts),

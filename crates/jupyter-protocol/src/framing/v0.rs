@@ -1,8 +1,8 @@
-//! The older form: one JSON object, and a binary envelope around it when there are buffers.
+//! The older framing: one JSON object, in a binary envelope if there are buffers.
 //!
-//! The object has the keys `header`, `parent_header`, `metadata`, `content` and `channel`. The envelope
-//! is `u32` number of parts, then that many `u32` offsets from the start, all big-endian. The first part is
-//! the JSON object, the others are the buffers.
+//! The object has the keys `header`, `parent_header`, `metadata`, `content` and `channel`. The envelope starts with a
+//! `u32` number of parts, followed by as many `u32` offsets from its start, all big-endian. The first part is the JSON
+//! object, the others are the buffers.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,13 @@ const WIDTH: usize = 4;
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Encoded {
-    /// JSON text, when there are no buffers.
+    /// JSON text, for messages without buffers.
     Text(String),
-    /// The binary envelope, when there are.
+    /// The binary envelope, for messages with buffers.
     Binary(Bytes),
 }
 
-/// What goes over the wire. The inner texts are kept as they are.
+/// The JSON object on the wire. The inner texts are unchanged.
 #[derive(Deserialize, Serialize)]
 struct Envelope<'a> {
     #[serde(borrow)]
@@ -39,15 +39,15 @@ struct Envelope<'a> {
     content: Option<&'a RawValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     channel: Option<&'a str>,
-    /// Always empty in JSON. Servers ask for the key.
+    /// Always empty in JSON, but servers require the key.
     #[serde(default, skip_deserializing)]
     buffers: [u8; 0],
 }
 
-/// Writes a message.
+/// Encodes a message.
 ///
 /// # Errors
-/// [`FramingError::Json`] when one of the four texts is not JSON, [`FramingError::TooLong`] above 4 GiB.
+/// [`FramingError::Json`] if one of the four texts is not JSON, [`FramingError::TooLong`] above 4 GiB.
 pub fn encode(channel: Channel, message: &RawMessage) -> Result<Encoded, FramingError> {
     let [header, parent_header, metadata, content] = message.parts();
     let envelope = Envelope {
@@ -70,7 +70,7 @@ fn raw(text: &[u8]) -> Result<&RawValue, FramingError> {
     serde_json::from_slice(text).map_err(|error| FramingError::Json(error.to_string()))
 }
 
-/// What need not be there stands for an empty object.
+/// Replaces a missing text by an empty object.
 fn optional(text: &Bytes) -> &[u8] {
     if text.is_empty() { b"{}" } else { text }
 }
@@ -90,7 +90,7 @@ fn encode_binary(text: Bytes, buffers: &[Bytes]) -> Result<Bytes, FramingError> 
     Ok(bytes.freeze())
 }
 
-/// Reads a text message.
+/// Decodes a text message.
 ///
 /// # Errors
 /// [`FramingError`], see its variants.
@@ -99,10 +99,10 @@ pub fn decode_text(text: &Bytes, limits: &Limits) -> Result<(Channel, RawMessage
     decode_json(text, Vec::new(), limits)
 }
 
-/// Reads a binary message. Its buffers are views of `bytes`.
+/// Decodes a binary message. Its buffers are views of `bytes`.
 ///
 /// # Errors
-/// [`FramingError`], see its variants. Nothing is allocated for what is only announced.
+/// [`FramingError`], see its variants. Nothing is allocated for announced sizes.
 pub fn decode_binary(
     bytes: &Bytes,
     limits: &Limits,
@@ -133,7 +133,7 @@ fn decode_json(
     buffers: Vec<Bytes>,
     limits: &Limits,
 ) -> Result<(Channel, RawMessage), FramingError> {
-    // Nothing is built of the inner texts here, so their depth and number of values do not matter yet.
+    // The inner texts are not parsed here, so their depth and number of values do not matter yet.
     let envelope: Envelope<'_> =
         serde_json::from_slice(text).map_err(|error| FramingError::Json(error.to_string()))?;
     let part = |value: Option<&RawValue>| match value {

@@ -1,7 +1,8 @@
-//! The form that keeps every byte: offsets, the channel, the four JSON texts, the buffers.
+//! The framing that keeps every byte: offsets, the channel, the four JSON texts, the buffers.
 //!
-//! `u64` number of offsets, then that many `u64` offsets from the start, all little-endian. The parts
-//! are between them: the name of the channel, header, parent header, metadata, content, buffers.
+//! A message starts with a `u64` number of offsets, followed by as many `u64` offsets from its start, all
+//! little-endian. The parts between them are the name of the channel, header, parent header, metadata, content and
+//! buffers.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
@@ -13,7 +14,7 @@ use crate::raw::RawMessage;
 /// Width of the number and of each offset, in bytes.
 const WIDTH: usize = 8;
 
-/// Writes a message.
+/// Encodes a message.
 #[must_use]
 pub fn encode(channel: Channel, message: &RawMessage) -> Bytes {
     let [header, parent, metadata, content] = message.parts();
@@ -33,10 +34,10 @@ pub fn encode(channel: Channel, message: &RawMessage) -> Bytes {
     bytes.freeze()
 }
 
-/// Reads a message. Its texts and buffers are views of `bytes`.
+/// Decodes a message. Its texts and buffers are views of `bytes`.
 ///
 /// # Errors
-/// [`FramingError`], see its variants. Nothing is allocated for what is only announced.
+/// [`FramingError`], see its variants. Nothing is allocated for announced sizes.
 pub fn decode(bytes: &Bytes, limits: &Limits) -> Result<(Channel, RawMessage), FramingError> {
     check_length(bytes, limits)?;
     let count = check_parts(number(bytes, 0).ok_or(FramingError::Offsets)?, limits)?;

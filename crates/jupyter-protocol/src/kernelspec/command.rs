@@ -9,14 +9,14 @@ use thiserror::Error;
 use super::substitute::{braces, dollars};
 use super::{InstalledKernel, KernelSpec, PythonEnvironment};
 
-/// What a kernel is started with.
+/// The arguments of a kernel's start.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
     connection_file: &'a Path,
     python: Option<&'a PythonEnvironment>,
 }
 
-/// Why there is no command.
+/// The reason why a kernel has no command.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum LaunchError {
@@ -32,15 +32,15 @@ pub enum LaunchError {
 }
 
 impl<'a> Launch<'a> {
-    /// With this connection file. Use an absolute path.
+    /// Starts the kernel with this connection file. Use an absolute path.
     #[must_use]
     pub fn new(connection_file: &'a Path) -> Self {
         Self { connection_file, python: None }
     }
 
-    /// With this Python environment: its interpreter stands for `python`, and its prefix for `{prefix}`. Without one, it is
-    /// the [environment that the search went by](InstalledKernel::python), or else the one that the specification was found
-    /// in, if there is one.
+    /// Sets the Python environment: its interpreter replaces `python`, and its prefix `{prefix}`. The default is the
+    /// [environment of the search](InstalledKernel::python), or else the one that contains the specification, if there
+    /// is one.
     #[must_use]
     pub fn with_python(mut self, python: Option<&'a PythonEnvironment>) -> Self {
         self.python = python;
@@ -49,7 +49,7 @@ impl<'a> Launch<'a> {
 }
 
 impl InstalledKernel {
-    /// A kernel that was found by somebody else, such as one of another machine.
+    /// Describes a kernel that was found by other means, such as one of another machine.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -59,15 +59,15 @@ impl InstalledKernel {
         Self { name: name.into(), resource_dir: resource_dir.into(), spec, python: None }
     }
 
-    /// The command that starts the kernel.
+    /// Returns the command that starts the kernel.
     ///
     /// In every argument, `{connection_file}`, `{resource_dir}` and `{prefix}` are replaced, and a program called
     /// `python` becomes the interpreter of the Python environment. In the values of environment variables, `${NAME}` is
-    /// replaced by the value in this process. The command inherits the environment of this process; clear that first if the
-    /// kernel shall not see it.
+    /// replaced by the value in this process. The command inherits the environment of this process; clear it first if
+    /// the kernel must not see it.
     ///
-    /// Nothing ends the kernel with this process, and Ctrl+C in a terminal reaches it too: start it in a process group of its
-    /// own where that is not wanted, kill it when it is not needed any more, and wait for it.
+    /// The kernel does not end with this process, and Ctrl+C in a terminal interrupts it too. Start it in a process
+    /// group of its own if that is not wanted; kill and wait for it when it is no longer needed.
     ///
     /// # Errors
     /// [`LaunchError`], see its variants.
@@ -85,8 +85,8 @@ impl InstalledKernel {
         Ok(command)
     }
 
-    /// The program and its arguments, with the placeholders replaced. Nothing is looked at for that, so that it holds for a
-    /// kernel of another machine, too.
+    /// Returns the program and its arguments with the placeholders replaced. Reads no files, so it also works for a
+    /// kernel of another machine.
     ///
     /// # Errors
     /// [`LaunchError::NotText`].
@@ -111,7 +111,7 @@ impl InstalledKernel {
         Ok(arguments.iter().map(|argument| braces(argument, known)).collect())
     }
 
-    /// The variables that it wants, where `outer` has the environment that they refer to.
+    /// Returns the variables of the specification. `outer` looks up the variables that they refer to.
     ///
     /// # Errors
     /// [`LaunchError::Variable`].
@@ -126,7 +126,7 @@ impl InstalledKernel {
         pairs.collect()
     }
 
-    /// The Python environment that the specification was found in: `<prefix>/share/jupyter/kernels/<name>`.
+    /// Returns the Python environment that contains the specification: `<prefix>/share/jupyter/kernels/<name>`.
     fn python_of_resource_dir(&self) -> Option<PythonEnvironment> {
         let prefix = self.resource_dir.ancestors().nth(4)?;
         PythonEnvironment::from_executable(prefix.join("bin/python"))

@@ -1,43 +1,43 @@
-//! Environment variables that say where Jupyter's data is.
+//! Environment variables that locate Jupyter's data.
 
 use std::collections::HashMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// The environment that a search goes by. A snapshot, so that it can be another one than that of this process.
+/// The environment of a search. A snapshot, so it can differ from that of this process.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Environment {
     /// Variables by name.
     pub variables: HashMap<OsString, OsString>,
-    /// The home folder.
+    /// The home directory.
     pub home: PathBuf,
 }
 
 impl Environment {
-    /// The environment of this process.
+    /// Takes a snapshot of the environment of this process.
     #[must_use]
     pub fn current() -> Self {
         let home = env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
         Self { variables: env::vars_os().collect(), home: home.canonicalize().unwrap_or(home) }
     }
 
-    /// The environment with a variable set.
+    /// Sets a variable.
     #[must_use]
     pub fn with(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// The environment with another home folder.
+    /// Sets the home directory.
     #[must_use]
     pub fn with_home(mut self, home: impl Into<PathBuf>) -> Self {
         self.home = home.into();
         self
     }
 
-    /// A variable that is set and not empty.
+    /// Returns a variable that is set and not empty.
     pub(super) fn get(&self, name: &str) -> Option<&OsStr> {
         self.variables
             .get(OsStr::new(name))
@@ -45,7 +45,7 @@ impl Environment {
             .filter(|value| !value.is_empty())
     }
 
-    /// A flag: set to anything but `no`, `n`, `false`, `off`, `0` and `0.0`. `None` if it is not set at all.
+    /// Returns a flag: true if set to anything but `no`, `n`, `false`, `off`, `0` and `0.0`. `None` if not set.
     pub(super) fn flag(&self, name: &str) -> Option<bool> {
         let value = self.variables.get(OsStr::new(name))?.to_string_lossy().to_lowercase();
         Some(!["no", "n", "false", "off", "0", "0.0"].contains(&value.as_str()))
@@ -55,7 +55,7 @@ impl Environment {
         self.get(name).map(PathBuf::from)
     }
 
-    /// Where a user's Jupyter data is.
+    /// Returns the user's directory of Jupyter data.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         if let Some(path) = self.path("JUPYTER_DATA_DIR") {
@@ -68,13 +68,13 @@ impl Environment {
         data.join("jupyter")
     }
 
-    /// Where connection files of running kernels are.
+    /// Returns the directory of the connection files of running kernels.
     #[must_use]
     pub fn runtime_dir(&self) -> PathBuf {
         self.path("JUPYTER_RUNTIME_DIR").unwrap_or_else(|| self.data_dir().join("runtime"))
     }
 
-    /// Data of the whole system.
+    /// Returns the system's directories of Jupyter data.
     pub(super) fn system_dirs(&self) -> Vec<PathBuf> {
         let defaults = "/usr/local/share:/usr/share";
         let dirs = if self.flag("JUPYTER_PLATFORM_DIRS") == Some(true) {
@@ -85,14 +85,14 @@ impl Environment {
         env::split_paths(dirs).map(|dir| dir.join("jupyter")).collect()
     }
 
-    /// What `JUPYTER_PATH` names.
+    /// Returns the directories in `JUPYTER_PATH`.
     pub(super) fn jupyter_path(&self) -> Vec<PathBuf> {
         let Some(path) = self.get("JUPYTER_PATH") else { return Vec::new() };
         let trimmed = |dir: PathBuf| PathBuf::from(dir.to_string_lossy().trim_end_matches('/'));
         env::split_paths(path).map(trimmed).collect()
     }
 
-    /// Where IPython keeps its own files.
+    /// Returns the directory of IPython's own files.
     pub(super) fn ipython_dir(&self) -> PathBuf {
         let Some(path) = self.path("IPYTHONDIR") else { return self.home.join(".ipython") };
         match path.strip_prefix("~") {
@@ -101,13 +101,13 @@ impl Environment {
         }
     }
 
-    /// Programs on `PATH` with this name.
+    /// Returns the programs on `PATH` with this name.
     pub(super) fn programs<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
         let path = self.get("PATH").unwrap_or_default();
         env::split_paths(path).map(move |dir| dir.join(name)).filter(|path| path.is_file())
     }
 
-    /// The folder that the variable of a Python environment names, if it is an absolute path.
+    /// Returns the directory in the variable of a Python environment, if it is an absolute path.
     pub(super) fn prefix(&self, name: &str) -> Option<&Path> {
         self.get(name).map(Path::new).filter(|path| path.is_absolute())
     }

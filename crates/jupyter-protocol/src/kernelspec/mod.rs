@@ -1,9 +1,8 @@
-//! The kernels that are installed on this machine, found as `jupyter kernelspec list` finds them.
+//! The kernels that are installed on this machine, as `jupyter kernelspec list` finds them.
 //!
-//! A kernel is described by a folder with a file `kernel.json`. Such folders are searched in an order
-//! that depends on environment variables and on the Python environment in use. [`Search`] knows the order,
-//! and [`KernelSpec`] what the file says and how to start the kernel from it. The module `manager` starts one and looks after it;
-//! this is how to do it yourself:
+//! A kernel is described by a directory with a file `kernel.json`. The order of such directories depends on environment
+//! variables and on the active Python environment. [`Search`] implements the order, and [`KernelSpec`] the file. The
+//! module `manager` starts and supervises a kernel; without it, a kernel is started like this:
 //!
 //! ```no_run
 //! use jupyter_protocol::kernelspec::{Launch, Search};
@@ -11,7 +10,7 @@
 //!
 //! let search = Search::from_env();
 //! let kernel = search.find("python3")?;
-//! // A folder of this kernel alone, which no other user can look into.
+//! // A directory for this kernel only, which no other user can enter.
 //! let folder = tempfile::tempdir()?;
 //! let folder = folder.path();
 //! let connection_file = folder.join(ConnectionInfo::new_file_name());
@@ -42,18 +41,18 @@ pub use search::{FoundKernels, InvalidKernel, Search};
 
 use crate::json::JsonMap;
 
-/// No `kernel.json` is longer, in bytes.
+/// Maximum size of a `kernel.json`, in bytes.
 const MAX_FILE_SIZE: u64 = 1024 * 1024;
 
-/// How a kernel is interrupted.
+/// The way to interrupt a kernel.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum InterruptMode {
-    /// By the signal SIGINT, which whoever started the kernel sends to its process.
+    /// The signal SIGINT to the kernel's process, sent by its parent.
     #[default]
     Signal,
-    /// By an [`InterruptRequest`](crate::content::InterruptRequest) on the control channel.
+    /// An [`InterruptRequest`](crate::content::InterruptRequest) on the control channel.
     Message,
 }
 
@@ -67,7 +66,7 @@ impl<'de> Deserialize<'de> for InterruptMode {
     }
 }
 
-/// What a `kernel.json` says.
+/// The content of a `kernel.json`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -76,29 +75,29 @@ pub struct KernelSpec {
     pub argv: Vec<String>,
     /// Environment variables for the program, with placeholders.
     pub env: JsonMap,
-    /// What to call the kernel in a list.
+    /// The name of the kernel in lists.
     pub display_name: String,
-    /// The language it runs.
+    /// The language of the kernel.
     pub language: String,
-    /// How it is interrupted.
+    /// The way to interrupt the kernel.
     pub interrupt_mode: InterruptMode,
-    /// Anything else about it.
+    /// Other properties of the kernel.
     pub metadata: JsonMap,
-    /// The protocol version it claims to speak. Often empty.
+    /// The protocol version that the kernel claims to speak. Often empty.
     pub kernel_protocol_version: String,
-    /// Keys that are not in the specification, as they came. Not part of lists.
+    /// Fields that are not in the specification, unchanged. Not part of lists.
     #[serde(flatten, skip_serializing)]
     pub extra: JsonMap,
 }
 
-/// Why a folder holds no kernel.
+/// The reason why a directory contains no kernel.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KernelSpecError {
     /// The file cannot be read.
     #[error("cannot read kernel.json: {0}")]
     Io(#[from] io::Error),
-    /// The file is no kernel specification.
+    /// The file is not a kernel specification.
     #[error("invalid kernel.json: {0}")]
     Invalid(String),
     /// The kernel is started by a provisioner that is not installed.
@@ -111,7 +110,7 @@ pub enum KernelSpecError {
         name: String,
         /// The names that there are.
         available: Vec<String>,
-        /// The folders where kernels were looked for.
+        /// The directories that were searched.
         searched: Vec<PathBuf>,
     },
 }
@@ -128,18 +127,18 @@ fn list_available(available: &[String], searched: &[PathBuf]) -> String {
 }
 
 impl KernelSpec {
-    /// Reads the text of a `kernel.json`.
+    /// Parses the text of a `kernel.json`.
     ///
     /// # Errors
     /// [`KernelSpecError::Invalid`].
     pub fn from_json(text: &[u8]) -> Result<Self, KernelSpecError> {
         let invalid = |error: serde_json::Error| KernelSpecError::Invalid(error.to_string());
-        // By way of a map, because a key that is there twice counts the last time.
+        // Through a map, because the last of duplicate keys wins.
         let map: JsonMap = serde_json::from_slice(text).map_err(invalid)?;
         serde_json::from_value(Value::Object(map)).map_err(invalid)
     }
 
-    /// Reads the `kernel.json` of a folder.
+    /// Reads the `kernel.json` of a directory.
     ///
     /// # Errors
     /// [`KernelSpecError::Io`] and [`KernelSpecError::Invalid`].
@@ -152,13 +151,13 @@ impl KernelSpec {
         Self::from_json(&text)
     }
 
-    /// The provisioner that must start it, if it names one.
+    /// Returns the name of the provisioner that must start the kernel, if there is one.
     #[must_use]
     pub fn provisioner(&self) -> Option<&str> {
         self.metadata.get("kernel_provisioner")?.get("provisioner_name")?.as_str()
     }
 
-    /// Whether it says that it can encrypt its connections with CURVE.
+    /// Returns true if the kernel claims to support CURVE encryption.
     #[must_use]
     pub fn supports_curve(&self) -> bool {
         let supported = self.metadata.get("supported_encryption").and_then(Value::as_array);
@@ -166,19 +165,19 @@ impl KernelSpec {
     }
 }
 
-/// A kernel and where it was found.
+/// A kernel and its location.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct InstalledKernel {
-    /// Its name, in lower case.
+    /// The name of the kernel, in lower case.
     #[serde(skip)]
     pub name: String,
-    /// The folder with its `kernel.json` and its logos.
+    /// The directory of its `kernel.json` and its logos.
     pub resource_dir: PathBuf,
-    /// What the file says.
+    /// The content of its `kernel.json`.
     pub spec: KernelSpec,
-    /// The Python environment that the search went by. Its interpreter is the one that a kernel of Python runs in, unless
-    /// [another](Launch::with_python) is named.
+    /// The Python environment of the search. A Python kernel runs in its interpreter, unless [another
+    /// one](Launch::with_python) is set.
     #[serde(skip)]
     pub python: Option<PythonEnvironment>,
 }

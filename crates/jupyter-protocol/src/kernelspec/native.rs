@@ -1,4 +1,4 @@
-//! IPython's kernel, which Jupyter offers even when nobody installed its specification.
+//! IPython's kernel, which Jupyter offers even if its specification is not installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::{InstalledKernel, KernelSpec, PythonEnvironment};
 
-/// The name that IPython's kernel has.
+/// The name of IPython's kernel.
 pub(super) const NAME: &str = "python3";
 
-/// The kernel of a Python environment that has the package `ipykernel`.
+/// Returns the kernel of a Python environment that has the package `ipykernel`.
 pub(super) fn kernel(python: &PythonEnvironment) -> Option<InstalledKernel> {
     let package = python.package("ipykernel")?;
     let executable = python.executable.to_str()?;
@@ -36,7 +36,7 @@ fn resources(package: &Path) -> PathBuf {
     package.join("resources")
 }
 
-/// The package makes its specification in code. What that says depends on its version, so look into the source.
+/// Returns the source of the module that creates the specification. The result depends on the version of the package.
 fn source(package: &Path) -> String {
     fs::read_to_string(package.join("kernelspec.py")).unwrap_or_default()
 }

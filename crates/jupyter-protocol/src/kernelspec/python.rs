@@ -1,4 +1,4 @@
-//! Python environments, known from their files. Nothing is run.
+//! Python environments, identified by their files. Nothing is executed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,27 +9,27 @@ use super::Environment;
 /// The entry point group of kernel provisioners.
 const PROVISIONERS: &str = "[jupyter_client.kernel_provisioners]";
 
-/// A Python interpreter and what belongs to it.
+/// A Python interpreter and its environment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct PythonEnvironment {
     /// The interpreter.
     pub executable: PathBuf,
-    /// `sys.prefix`: the folder that the environment is in.
+    /// `sys.prefix`: the directory of the environment.
     pub prefix: PathBuf,
     /// Major and minor version.
     pub version: (u32, u32),
-    /// Whether it is a virtual environment.
+    /// True for a virtual environment.
     pub is_virtual: bool,
-    /// Whether packages of the user are visible, as far as the environment itself decides.
+    /// True if the environment includes the user's packages.
     pub sees_user_site: bool,
-    /// Folders with packages.
+    /// Directories of packages.
     pub site_packages: Vec<PathBuf>,
 }
 
 impl PythonEnvironment {
-    /// The environment that an interpreter belongs to. `None` if the path is no interpreter, for example a script that
-    /// starts one.
+    /// Returns the environment of an interpreter, or `None` if the path is not one, for example a script that starts an
+    /// interpreter.
     #[must_use]
     pub fn from_executable(executable: impl Into<PathBuf>) -> Option<Self> {
         let executable = executable.into();
@@ -43,7 +43,7 @@ impl PythonEnvironment {
         }
     }
 
-    /// One of another machine, of whose packages nothing is known.
+    /// Describes an environment of another machine, with unknown packages.
     #[must_use]
     pub fn remote(
         executable: impl Into<PathBuf>,
@@ -62,7 +62,7 @@ impl PythonEnvironment {
         }
     }
 
-    /// The environment in use: an activated one, else the first `python3` of `PATH`.
+    /// Returns the active environment, or else that of the first `python3` on `PATH`.
     #[must_use]
     pub fn active(environment: &Environment) -> Option<Self> {
         let activated = ["VIRTUAL_ENV", "CONDA_PREFIX"]
@@ -114,25 +114,25 @@ impl PythonEnvironment {
         })
     }
 
-    /// Data files of the environment.
+    /// Returns the directory of data files.
     pub(super) fn data_dir(&self) -> PathBuf {
         self.prefix.join("share/jupyter")
     }
 
-    /// Whether a package can be imported, as far as its folder shows.
+    /// Returns the directory of a package, if it exists.
     pub(super) fn package(&self, name: &str) -> Option<PathBuf> {
         let mut folders = self.site_packages.iter().map(|folder| folder.join(name));
         folders.find(|folder| folder.join("__init__.py").is_file())
     }
 
-    /// Whether this user owns the folder of the environment.
+    /// Returns true if this user owns the environment.
     pub(super) fn is_own(&self) -> bool {
         use std::os::unix::fs::MetadataExt as _;
         let user = rustix::process::geteuid().as_raw();
         fs::metadata(&self.prefix).is_ok_and(|metadata| metadata.uid() == user)
     }
 
-    /// Whether a word is one that stands for this interpreter: `python`, `python3`, `python3.11`.
+    /// Returns true if a command name stands for this interpreter: `python`, `python3`, `python3.11`.
     pub(super) fn is_named_by(&self, word: &str) -> bool {
         let (major, minor) = self.version;
         word == "python"
@@ -140,7 +140,7 @@ impl PythonEnvironment {
             || word == format!("python{major}.{minor}")
     }
 
-    /// Names of the kernel provisioners that are installed.
+    /// Returns the names of the installed kernel provisioners.
     pub(super) fn provisioners(&self) -> BTreeSet<String> {
         let files =
             self.site_packages.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
@@ -157,7 +157,7 @@ impl PythonEnvironment {
     }
 }
 
-/// The version by the name of the folder with the standard library.
+/// Returns the version in the name of the standard library's directory.
 fn installed_version(prefix: &Path) -> Option<(u32, u32)> {
     let folders = fs::read_dir(prefix.join("lib")).ok()?.flatten();
     let versions = folders

@@ -1,4 +1,4 @@
-//! Where kernels are searched, and which are found.
+//! Searches the installed kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,11 +14,12 @@ const LOCAL_PROVISIONER: &str = "local-provisioner";
 /// A search for kernels.
 ///
 /// The order is that of `jupyter kernelspec list` in the same environment: `JUPYTER_PATH`, the user and the Python
-/// environment (the latter first if it is a virtual one of this user), the system, IPython's folder. The first kernel of a
-/// name wins. If none is called `python3`, the package `ipykernel` of the Python environment offers one.
+/// environment (the latter first if it is a virtual environment of this user), the system, IPython's directory. The
+/// first kernel of a name wins. If none is called `python3`, the package `ipykernel` of the Python environment provides
+/// one.
 ///
-/// Jupyter's own configuration files are not read: what they say of kernels, such as `KernelSpecManager.kernel_dirs` or which
-/// ones are allowed, does not count here.
+/// Jupyter's configuration files are not read, so settings such as `KernelSpecManager.kernel_dirs` or a list of allowed
+/// kernels have no effect.
 #[derive(Clone, Debug)]
 pub struct Search {
     folders: Vec<PathBuf>,
@@ -27,30 +28,30 @@ pub struct Search {
     default_provisioner: String,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FoundKernels {
     /// Kernels by name.
     pub kernels: BTreeMap<String, InstalledKernel>,
-    /// Folders with a `kernel.json` that is no kernel.
+    /// Directories with an invalid `kernel.json`.
     pub invalid: Vec<InvalidKernel>,
 }
 
-/// A folder with a `kernel.json` that is no kernel.
+/// A directory with an invalid `kernel.json`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct InvalidKernel {
-    /// The name it would have.
+    /// The name that the kernel would have.
     pub name: String,
-    /// The folder.
+    /// The directory.
     pub folder: PathBuf,
-    /// What is wrong.
+    /// The error.
     pub error: KernelSpecError,
 }
 
 impl FoundKernels {
-    /// What `jupyter kernelspec list --json` prints.
+    /// Returns the output of `jupyter kernelspec list --json`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({"kernelspecs": self.kernels})
@@ -58,7 +59,7 @@ impl FoundKernels {
 }
 
 impl Search {
-    /// A search in the environment of this process, with the Python environment in use.
+    /// Creates a search in the environment of this process, with the active Python environment.
     #[must_use]
     pub fn from_env() -> Self {
         let environment = Environment::current();
@@ -66,8 +67,8 @@ impl Search {
         Self::new(&environment, python)
     }
 
-    /// A search in an environment, with a Python environment. What Jupyter finds depends on where Jupyter itself is
-    /// installed, so that is the one to name.
+    /// Creates a search in an environment, with a Python environment. Jupyter's result depends on its own location, so
+    /// pass the environment in which Jupyter is installed.
     #[must_use]
     pub fn new(environment: &Environment, python: Option<PythonEnvironment>) -> Self {
         let mut folders = data_dirs(environment, python.as_ref());
@@ -87,7 +88,7 @@ impl Search {
         }
     }
 
-    /// A search in these folders and nowhere else.
+    /// Creates a search in these directories only.
     #[must_use]
     pub fn in_folders(folders: impl IntoIterator<Item = PathBuf>) -> Self {
         Self {
@@ -98,19 +99,19 @@ impl Search {
         }
     }
 
-    /// The folders that are searched, in order.
+    /// Returns the searched directories, in order.
     #[must_use]
     pub fn folders(&self) -> &[PathBuf] {
         &self.folders
     }
 
-    /// The Python environment that the search goes by.
+    /// Returns the Python environment of the search.
     #[must_use]
     pub fn python(&self) -> Option<&PythonEnvironment> {
         self.python.as_ref()
     }
 
-    /// All kernels.
+    /// Finds all kernels.
     #[must_use]
     pub fn find_all(&self) -> FoundKernels {
         let provisioners = self.provisioners();
@@ -124,10 +125,10 @@ impl Search {
         found
     }
 
-    /// The kernel of a name. Case does not matter.
+    /// Finds the kernel of a name, ignoring case.
     ///
     /// # Errors
-    /// [`KernelSpecError::NotFound`] with the names that there are, or what is wrong with its folder.
+    /// [`KernelSpecError::NotFound`] with the available names, or the error of the kernel's directory.
     pub fn find(&self, name: &str) -> Result<InstalledKernel, KernelSpecError> {
         let folders = self.named_folders();
         let key = name.to_lowercase();
@@ -141,7 +142,7 @@ impl Search {
         }
     }
 
-    /// Folders by the name of their kernel. The first wins.
+    /// Returns the directories of kernels by name. The first of a name wins.
     fn named_folders(&self) -> BTreeMap<String, PathBuf> {
         let mut named = BTreeMap::new();
         for folder in &self.folders {
@@ -193,7 +194,7 @@ impl Search {
     }
 }
 
-/// A provisioner always has a configuration.
+/// Adds the default configuration of a provisioner.
 fn complete_provisioner(spec: &mut KernelSpec) {
     if let Some(Value::Object(provisioner)) = spec.metadata.get_mut("kernel_provisioner")
         && provisioner.contains_key("provisioner_name")
@@ -202,7 +203,7 @@ fn complete_provisioner(spec: &mut KernelSpec) {
     }
 }
 
-/// Folders with Jupyter's data, in order.
+/// Returns the directories of Jupyter data, in order.
 fn data_dirs(environment: &Environment, python: Option<&PythonEnvironment>) -> Vec<PathBuf> {
     let mut user = vec![environment.data_dir()];
     if python.is_none_or(|python| sees_user_site(environment, python)) {
@@ -235,7 +236,7 @@ fn sees_user_site(environment: &Environment, python: &PythonEnvironment) -> bool
     python.sees_user_site && environment.get("PYTHONNOUSERSITE").is_none()
 }
 
-/// Whether kernels of the Python environment win over those of the user.
+/// Returns true if kernels of the Python environment take precedence over those of the user.
 fn prefers_python(environment: &Environment, python: Option<&PythonEnvironment>) -> bool {
     if let Some(flag) = environment.flag("JUPYTER_PREFER_ENV_PATH") {
         return flag;
@@ -248,7 +249,7 @@ fn prefers_python(environment: &Environment, python: Option<&PythonEnvironment>)
     })
 }
 
-/// The kernels of one folder, by name.
+/// Returns the kernels of one directory, by name.
 fn kernels_in(folder: &Path) -> BTreeMap<String, PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
     let named = entries.flatten().filter_map(|entry| {
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(listed["kernel_provisioner"]["config"], json!({}));
     }
 
-    /// Whoever starts what was found needs nothing else of the search.
+    /// A kernel that was found can be started without the search.
     #[test]
     fn a_kernel_knows_the_interpreter_that_it_was_found_with() {
         let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Placeholders in the arguments and the environment of a kernel.
 
-/// Replaces every `{name}` that `value` knows. Others stay as they are.
+/// Replaces every `{name}` for which `value` returns text. Others are unchanged.
 pub(super) fn braces(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -24,7 +24,7 @@ pub(super) fn braces(text: &str, value: impl Fn(&str) -> Option<String>) -> Stri
     out + rest
 }
 
-/// Replaces every `$name` and `${name}` that `value` knows, and `$$` by `$`. Others stay as they are.
+/// Replaces every `$name` and `${name}` for which `value` returns text, and `$$` by `$`. Others are unchanged.
 pub(super) fn dollars(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -38,7 +38,7 @@ pub(super) fn dollars(text: &str, value: impl Fn(&str) -> Option<String>) -> Str
     out + rest
 }
 
-/// What stands for the text at a `$`, and how much of the text it stands for.
+/// Returns the replacement of the text at a `$`, and the length of the replaced text.
 fn dollar(text: &str, value: impl Fn(&str) -> Option<String>) -> (String, usize) {
     if text[1..].starts_with('$') {
         return ("$".to_owned(), 2);

@@ -1,4 +1,4 @@
-//! Kernels of this machine from their start to their end, as `KernelManager` of `jupyter_client` has them.
+//! Starts, restarts and ends kernels of this machine, as `KernelManager` of `jupyter_client` does.
 //!
 //! ```no_run
 //! use jupyter_protocol::kernelspec::Search;
@@ -14,9 +14,9 @@
 //! # }
 //! ```
 //!
-//! The kernel listens on Unix sockets in a folder that only this user can enter, with a key of its own in a connection file
-//! that only this user can read. Its process is the first of a process group; it is killed with its group when the [`Kernel`]
-//! is dropped. When it dies, the client hears of it at once.
+//! The kernel listens on Unix sockets in a directory that only this user can enter, with its own key in a connection
+//! file that only this user can read. Its process leads a process group, which is killed when the [`Kernel`] is
+//! dropped. The client learns of the kernel's death at once.
 
 mod process;
 
@@ -40,37 +40,36 @@ use crate::zmq::ipc_dir::IpcDir;
 use crate::zmq::{self, Options};
 use process::{Exit, Process};
 
-/// How long what a kernel published last may take, once its process has ended.
+/// Limits the wait for the last messages after the process has ended.
 const LAST_MESSAGES_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long an interrupt may take before a kernel is asked to end, and how long that may take before it is interrupted again.
+/// Limits the interrupt before a shutdown, and the wait before the next interrupt.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a killed process may take to end.
+/// Limits the wait for the end of a killed process.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How to start a kernel, and how to end it.
+/// Options for starting and ending a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KernelOptions {
-    /// How to connect to it. Its `connect_timeout` is not used: [`KernelOptions::start_timeout`] is.
+    /// Options of the connection. `connect_timeout` is ignored in favour of [`KernelOptions::start_timeout`].
     pub zmq: Options,
-    /// What its sockets are. Default: Unix sockets. Some kernels speak TCP alone; its ports are open to every user of this
-    /// machine, and only the key keeps them out.
+    /// The transport of the kernel's channels. Default: Unix sockets. Some kernels support only TCP; every user of this
+    /// machine can reach its ports, so that only the key keeps them out.
     pub transport: Transport,
-    /// Whether to try TCP when the kernel cannot be started and reached over Unix sockets: when it ends before it is ready,
-    /// or is not ready in time. Each try has a [`start_timeout`](Self::start_timeout) of its own. Default: no.
+    /// True to try TCP if the kernel ends before it is ready over Unix sockets, or is not ready in time. Each attempt
+    /// has its own [`start_timeout`](Self::start_timeout). Default: false.
     pub fall_back_to_tcp: bool,
-    /// The Python environment that kernels of Python run in, if not the one they were found with: see
-    /// [`Launch::with_python`].
+    /// The Python environment of Python kernels, if it differs from that of the search: see [`Launch::with_python`].
     pub python: Option<PythonEnvironment>,
-    /// Its working directory. Default: that of this process.
+    /// The working directory of the kernel. Default: that of this process.
     pub working_directory: Option<PathBuf>,
-    /// Environment variables beside those of this process and of its specification. They win.
+    /// Environment variables that override those of this process and of the specification.
     pub env: Vec<(String, String)>,
-    /// How long it may take until it is ready. Default: 60 s.
+    /// Limits the start, until the kernel is ready. Default: 60 s.
     pub start_timeout: Duration,
-    /// How long it may take to end when it is asked to, before it is killed. Default: 5 s.
+    /// Limits the wait for an orderly shutdown, before the kernel is killed. Default: 5 s.
     pub shutdown_timeout: Duration,
 }
 
@@ -89,48 +88,48 @@ impl Default for KernelOptions {
     }
 }
 
-/// Why a kernel could not be started, or not be ended.
+/// The reason why a kernel could not be started or ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// Its specification gives no command.
+    /// The specification yields no command.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// Its connection file could not be written.
+    /// The connection file could not be written.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    /// The system refused something.
+    /// An operation of the system failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// Its process ended before it was ready.
+    /// The process ended before the kernel was ready.
     #[error("the kernel ended before it was ready{}{}{}", describe_status(*.status), last_lines(.stderr), advice(*.transport, .stderr))]
     Ended {
-        /// What it was to listen on. Not every kernel speaks over Unix sockets: see [`KernelOptions::transport`].
+        /// The transport of the attempt. Some kernels do not support Unix sockets: see [`KernelOptions::transport`].
         transport: Transport,
-        /// How it ended, where this is known.
+        /// The exit status of the process, if it is known.
         status: Option<ExitStatus>,
-        /// The end of what it wrote to standard error.
+        /// The end of the standard error of the process.
         stderr: String,
     },
-    /// It could not be talked to, or not in time.
+    /// The kernel could not be reached, or was not ready in time.
     #[error("{error}{}", last_lines(.stderr))]
     Client {
-        /// What went wrong.
+        /// The error of the client.
         error: ClientError,
-        /// The end of what it wrote to standard error.
+        /// The end of the standard error of the process.
         stderr: String,
     },
-    /// It was killed and has not ended.
+    /// The kernel was killed and has not ended.
     #[error("the kernel was killed and has not ended")]
     Stuck,
 }
 
-/// A kernel that this process has started.
+/// A kernel that was started by this process.
 #[derive(Debug)]
 pub struct Kernel {
     installed: InstalledKernel,
@@ -144,13 +143,13 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Starts a kernel and waits until it is ready, for a minute at most.
+    /// Starts a kernel and waits until it is ready, for at most one minute.
     ///
     /// # Errors
-    /// [`KernelError`]. It has ended then.
+    /// [`KernelError`]. The kernel has ended then.
     ///
     /// # Cancellation
-    /// Dropping the future kills the process. This can be called again.
+    /// Dropping the future kills the process. This method can be called again.
     pub async fn start(kernel: &InstalledKernel) -> Result<Self, KernelError> {
         Self::start_with(kernel, KernelOptions::default()).await
     }
@@ -199,63 +198,65 @@ impl Kernel {
         Ok(Self { installed, options, info, file, folder, process, client, kernel_info })
     }
 
-    /// A client of the kernel, which is ready. It is closed when the process ends; after a [restart](Self::restart) there is
-    /// another one.
+    /// Returns the client of the kernel. It is closed when the process ends; a [restart](Self::restart) creates another
+    /// one.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What the kernel says it is.
+    /// Returns the kernel's description of itself.
     #[must_use]
     pub fn kernel_info(&self) -> &KernelInfoReply {
         &self.kernel_info
     }
 
-    /// Where it listens, for further clients.
+    /// Returns the connection information, for further clients.
     #[must_use]
     pub fn connection_info(&self) -> &ConnectionInfo {
         &self.info
     }
 
-    /// Its connection file, for programs such as `jupyter console --existing`. It is removed with the kernel.
+    /// Returns the path of the connection file, for programs such as `jupyter console --existing`. The file is removed
+    /// with the kernel.
     #[must_use]
     pub fn connection_file(&self) -> &Path {
         &self.file
     }
 
-    /// The id of its process, which is that of its process group too. `None` once it has ended: the system may give the id
-    /// to another.
+    /// Returns the id of the process and of its process group, or `None` after its end, when the system may reuse the
+    /// id.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.process.id()
     }
 
-    /// Whether its process runs.
+    /// Returns true while the process runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.process.ended().is_none()
     }
 
-    /// The end of what its process wrote to standard error, 16 KiB at most. What code writes mostly comes as messages instead.
+    /// Returns the end of the standard error of the process, at most 16 KiB. Output of code usually arrives in messages
+    /// instead.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.process.stderr()
     }
 
-    /// Waits until its process ends, for whatever reason. The status, where it is known.
+    /// Waits until the process ends. Returns its exit status, if it is known.
     ///
     /// # Cancellation
-    /// Dropping the future changes nothing, and this can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn wait(&self) -> Option<ExitStatus> {
         self.process.wait().await
     }
 
-    /// Interrupts what it runs, as its specification says: by the signal SIGINT to its process group, or by a message. Returns
-    /// when the signal was sent, or the message was answered.
+    /// Interrupts the running code as the specification requires: by the signal SIGINT to the process group, or by a
+    /// message. Returns once the signal is sent, or the message is answered.
     ///
     /// # Errors
-    /// [`ClientError::Closed`] when its process has ended, and any [`ClientError`] for a kernel that is interrupted by a
+    /// [`ClientError::Closed`] if the process has ended, and any [`ClientError`] for a kernel that is interrupted by a
     /// message.
     ///
     /// # Cancellation
@@ -273,20 +274,19 @@ impl Kernel {
         Ok(())
     }
 
-    /// Ends the process and starts another one, which listens where the first did. All that the kernel knew is lost, and
-    /// what runs is interrupted, or ends with [`End::KernelDied`](crate::execution::End::KernelDied). Also starts a kernel that
-    /// has died.
+    /// Ends the process and starts another one at the same addresses. The state of the kernel is lost, and running code
+    /// is interrupted, or ends with [`End::KernelDied`](crate::execution::End::KernelDied). Also starts a dead kernel.
     ///
     /// # Errors
-    /// [`KernelError`]. It has ended then, and this can be called again.
+    /// [`KernelError`]. The kernel has ended then, and this method can be called again.
     ///
     /// # Cancellation
-    /// When the future is dropped, the kernel may have ended or be killed. This can be called again.
+    /// If the future is dropped, the kernel may have ended or be killed. This method can be called again.
     pub async fn restart(&mut self) -> Result<(), KernelError> {
         self.stop(true).await?;
         for channel in Channel::MESSAGES.into_iter().chain([Channel::Heartbeat]) {
             if let Endpoint::Ipc { path } = self.info.endpoint(channel) {
-                // Some kernels cannot listen where there is a socket already. Mostly there is none any more.
+                // Some kernels cannot listen at the path of an existing socket. Usually the socket is gone.
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -299,8 +299,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Asks the kernel to end, and kills it if it does not within [`KernelOptions::shutdown_timeout`]. What runs is
-    /// interrupted before, and not waited for. The status of its process, where it is known.
+    /// Interrupts the running code and asks the kernel to end; kills it after [`KernelOptions::shutdown_timeout`].
+    /// Returns the exit status of the process, if it is known.
     ///
     /// # Errors
     /// [`KernelError::Stuck`].
@@ -338,7 +338,7 @@ impl Kernel {
         }
     }
 
-    /// A kernel that runs code would end no sooner than that.
+    /// Interrupts running code, which would delay the shutdown.
     async fn interrupt_if_busy(&self) {
         if self.client.dispatcher().is_busy() {
             let _ = timeout(INTERRUPT_TIMEOUT, self.interrupt()).await;
@@ -366,7 +366,7 @@ fn launch(
     Process::start(command, Arc::clone(folder)).map_err(failed(&what))
 }
 
-/// Connects, unless the process ends before.
+/// Connects, unless the process ends first.
 async fn connect(
     process: &Process,
     info: &ConnectionInfo,
@@ -391,7 +391,7 @@ async fn connect(
             close_client_on_exit(process, client.clone());
             Ok((client, kernel_info))
         }
-        // That it is about to end may be why.
+        // The process may be about to end, which would explain the error.
         Err(error) => match timeout(LAST_MESSAGES_TIMEOUT, process.wait()).await {
             Ok(status) => Err(ended(status)),
             Err(_) => Err(KernelError::Client { error, stderr: process.stderr() }),
@@ -399,7 +399,7 @@ async fn connect(
     }
 }
 
-/// Ends what waits for the kernel when its process ends. A connection alone does not show that.
+/// Closes the client when the process ends, which a connection does not report.
 fn close_client_on_exit(process: &Process, client: Client) {
     let end = process.wait();
     tokio::spawn(async move {
@@ -418,7 +418,7 @@ fn describe_status(status: Option<ExitStatus>) -> String {
     status.map(|status| format!(" ({status})")).unwrap_or_default()
 }
 
-/// What may be wrong, when it said nothing itself.
+/// Suggests a cause, if the kernel wrote nothing itself.
 fn advice(transport: Transport, stderr: &str) -> &'static str {
     match transport {
         Transport::Ipc if stderr.is_empty() => "; does it speak over TCP alone?",
@@ -426,7 +426,7 @@ fn advice(transport: Transport, stderr: &str) -> &'static str {
     }
 }
 
-/// What it said last, for an error.
+/// Returns the last lines of the kernel's standard error, for an error.
 fn last_lines(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().collect();
     match &lines[lines.len().saturating_sub(10)..] {

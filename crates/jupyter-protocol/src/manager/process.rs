@@ -1,4 +1,4 @@
-//! The process of a kernel: a group of its own, its end, and what it stderr_tail last.
+//! The process of a kernel, with its process group, its end and its standard error.
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use tokio::sync::watch;
 
 use crate::zmq::ipc_dir::IpcDir;
 
-/// How much of what it writes to standard error is kept, in bytes: the end.
+/// Maximum size of the standard error that is kept, in bytes.
 const MAX_STDERR: usize = 16 * 1024;
 
-/// How long what it wrote before its end may take to be read. Programs that it started may hold its standard error open.
+/// Limits the wait for the last standard error. Child processes of the kernel may keep the pipe open.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A process that runs or has ended. It is killed with all that it started when this is dropped.
+/// A process that runs or has ended. Dropping it kills the process group.
 #[derive(Debug)]
 pub(super) struct Process {
     group: Option<Pid>,
@@ -26,15 +26,15 @@ pub(super) struct Process {
     stderr_tail: Arc<Mutex<Vec<u8>>>,
 }
 
-/// How a process ended. Without a status where nobody can ended_sender, because signals of children are ignored in this process.
+/// The exit status of a process. `None` if it is unknown, because this process ignores signals of its children.
 pub(super) type Exit = Option<ExitStatus>;
 
 impl Process {
-    /// Starts a process. `folder` is removed when it has ended.
+    /// Starts a process. Removes `folder` when it has ended.
     pub(super) fn start(command: process::Command, folder: Arc<IpcDir>) -> io::Result<Self> {
         let mut command = Command::from(command);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Kernels of IPython end by themselves when this process is not their parent any more.
+        // IPython's kernels end by themselves when the process with this id is no longer their parent.
         command.env("JPY_PARENT_PID", process::id().to_string());
         let mut child = command.process_group(0).kill_on_drop(true).spawn()?;
         let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
@@ -46,7 +46,7 @@ impl Process {
             let status = child.wait().await.ok();
             signal(group, Signal::KILL);
             if let Some(reading) = reading {
-                // A reader that is not done goes on, so that nobody is stopped by a full pipe.
+                // An unfinished reader continues, so that no child process blocks on a full pipe.
                 let _ = tokio::time::timeout(STDERR_TIMEOUT, reading).await;
             }
             ended_sender.send_replace(Some(status));
@@ -55,34 +55,34 @@ impl Process {
         Ok(Self { group, ended, stderr_tail })
     }
 
-    /// The id of the process, while it runs.
+    /// Returns the process id while the process runs.
     pub(super) fn id(&self) -> Option<u32> {
         let group = self.group.filter(|_| self.ended().is_none());
         group.and_then(|group| u32::try_from(group.as_raw_nonzero().get()).ok())
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status once the process has ended.
     pub(super) fn ended(&self) -> Option<Exit> {
         *self.ended.borrow()
     }
 
-    /// What tells when it has ended.
+    /// Waits for the end of the process.
     pub(super) fn wait(&self) -> impl Future<Output = Exit> + Send + 'static {
         let mut ended = self.ended.clone();
         async move {
-            // Without a runtime there is nobody who sees to it, and it was killed.
+            // Without a runtime, the supervising task is gone and the process was killed.
             ended.wait_for(Option::is_some).await.map_or(None, |ended| ended.flatten())
         }
     }
 
-    /// Sends a signal to it and all that it started, unless it has ended.
+    /// Sends a signal to the process group, unless the process has ended.
     pub(super) fn signal(&self, which: Signal) {
         if self.ended().is_none() {
             signal(self.group, which);
         }
     }
 
-    /// The end of what it wrote to standard error.
+    /// Returns the end of the standard error.
     pub(super) fn stderr(&self) -> String {
         String::from_utf8_lossy(&lock(&self.stderr_tail)).trim().to_owned()
     }
@@ -96,12 +96,12 @@ impl Drop for Process {
 
 fn signal(group: Option<Pid>, which: Signal) {
     if let Some(group) = group {
-        // It may be gone already.
+        // The group may have ended.
         let _ = kill_process_group(group, which);
     }
 }
 
-/// Reads to the end, and keeps the end.
+/// Reads the pipe to its end, and keeps the last bytes.
 async fn read(mut stderr: ChildStderr, stderr_tail: Arc<Mutex<Vec<u8>>>) {
     let mut chunk = [0; 4096];
     while let Ok(length @ 1..) = stderr.read(&mut chunk).await {

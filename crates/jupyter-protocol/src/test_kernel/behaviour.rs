@@ -1,4 +1,4 @@
-//! Ways to misbehave, at the level of messages.
+//! Faults at the level of messages.
 
 use bytes::Bytes;
 
@@ -7,32 +7,32 @@ use crate::frames::DELIMITER;
 use crate::limits::Limits;
 use crate::raw::RawMessage;
 
-/// How a [`TestKernel`](super::TestKernel) behaves. The default is well.
+/// The faults of a [`TestKernel`](super::TestKernel). Default: none.
 #[derive(Clone, Debug, Default)]
 pub struct Behaviour {
-    /// Never send `iopub_welcome`.
+    /// Never sends `iopub_welcome`.
     pub no_welcome: bool,
-    /// Send `iopub_welcome` twice, and to every subscriber. Otherwise only the first gets one.
+    /// Sends `iopub_welcome` twice, and to every subscriber instead of only to the first.
     pub many_welcomes: bool,
-    /// Never say idle.
+    /// Never publishes idle.
     pub drop_idle: bool,
-    /// Never answer a request to run code.
+    /// Never replies to a request to run code.
     pub drop_reply: bool,
-    /// Answer before the output is sent.
+    /// Replies before the output is sent.
     pub reply_first: bool,
-    /// Say idle before the answer.
+    /// Publishes idle before the reply.
     pub idle_first: bool,
-    /// Publish output a moment after idle, as a kernel does that is [known for it](crate::KernelInfoReply::publishes_late).
+    /// Publishes output a moment after idle, as some kernels [are known to](crate::KernelInfoReply::publishes_late).
     pub late: bool,
-    /// Send messages without a signature.
+    /// Sends messages without a signature.
     pub unsigned: bool,
-    /// Send messages with a signature that is wrong.
+    /// Sends messages with an invalid signature.
     pub bad_signature: bool,
-    /// Send every message twice.
+    /// Sends every message twice.
     pub duplicates: bool,
-    /// Put this content instead of that of messages of a type.
+    /// Replaces the content of messages of a type.
     pub contents: Vec<(&'static str, &'static str)>,
-    /// Do not react to messages of a type on a channel.
+    /// Ignores messages of a type on a channel.
     pub ignored: Vec<(Channel, &'static str)>,
 }
 
@@ -46,7 +46,7 @@ impl Behaviour {
         }
     }
 
-    /// Whether a message is output that comes late.
+    /// Returns true for output that is published late.
     pub(super) fn holds(&self, channel: Channel, kind: &str) -> bool {
         let tells = ["status", "execute_input", "iopub_welcome"];
         self.late && channel == Channel::IoPub && !tells.contains(&kind)

@@ -1,24 +1,24 @@
-//! A kernel that misbehaves on purpose, to test clients with.
+//! A kernel with faults on demand, for tests of clients.
 //!
-//! [`TestKernel`] does no I/O: it takes frames and gives frames. [`TestServer`] puts it behind sockets, and
-//! can misbehave below the messages too.
+//! [`TestKernel`] does no I/O: it takes and returns frames. [`TestServer`] listens for it on sockets, and has faults of
+//! its own below the messages.
 //!
-//! Its language has one command per line:
+//! The language of the kernel has one command per line:
 //!
 //! | command | does |
 //! |---|---|
 //! | `print TEXT`, `err TEXT` | writes a line to standard output, standard error |
-//! | `flood COUNT SIZE` | writes that many pieces of that many bytes |
-//! | `result TEXT` | has a value |
-//! | `display ID TEXT`, `update ID TEXT` | shows something, shows it anew |
-//! | `clear`, `clear wait` | removes what was shown |
+//! | `flood COUNT SIZE` | writes `COUNT` chunks of `SIZE` bytes |
+//! | `result TEXT` | sets the value |
+//! | `display ID TEXT`, `update ID TEXT` | creates a display, updates it |
+//! | `clear`, `clear wait` | clears the output |
 //! | `raise NAME TEXT` | fails |
 //! | `input PROMPT` | asks for a line and prints it |
-//! | `buffers SIZE` | shows something with a buffer of that size |
+//! | `buffers SIZE` | creates a display with a buffer of `SIZE` bytes |
 //! | `publish TYPE JSON` | publishes any message |
 //! | `sleep MILLISECONDS` | waits |
-//! | `restart` | begins anew, as a kernel does that was started again |
-//! | `die` | closes all connections, and those to come |
+//! | `restart` | starts a new session, as a restarted kernel does |
+//! | `die` | closes all connections for good |
 //! | `drop CHANNEL` | closes the connections of a channel once |
 //! | anything else | prints itself |
 
@@ -48,22 +48,22 @@ use crate::replay::ReplayWindow;
 use crate::session::Session;
 use crate::signature::{Key, SignatureScheme, Signer};
 
-/// What a [`TestKernel`] wants done, in order.
+/// An action that a [`TestKernel`] requests.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Send a multipart message. On IOPub, to every subscriber.
+    /// Sends a multipart message. On IOPub, to every subscriber.
     Send {
-        /// On which channel.
+        /// The channel.
         channel: Channel,
         /// The frames.
         frames: Vec<Bytes>,
     },
-    /// Wait before the next action.
+    /// Waits before the next action.
     Wait(Duration),
-    /// Close the connections of a channel. New ones are accepted.
+    /// Closes the connections of a channel. New ones are accepted.
     Drop(Channel),
-    /// Close everything for good.
+    /// Closes everything for good.
     Die,
 }
 
@@ -77,12 +77,12 @@ pub struct TestKernel {
     subscribers: usize,
     asking: Option<run::Paused>,
     actions: VecDeque<Action>,
-    /// Output that is late.
+    /// Output that is published late.
     held: VecDeque<Action>,
 }
 
 impl TestKernel {
-    /// A kernel that signs with this key and behaves like this.
+    /// Creates a kernel that signs with this key, with these faults.
     #[must_use]
     pub fn new(scheme: SignatureScheme, key: &Key, behaviour: Behaviour) -> Self {
         let codec = Codec::new(Signer::new(scheme, key), Limits::default())
@@ -99,7 +99,7 @@ impl TestKernel {
         }
     }
 
-    /// A client has subscribed to IOPub.
+    /// Records that a client has subscribed to IOPub.
     pub fn on_subscribe(&mut self) {
         self.subscribers += 1;
         let welcomes = self.behaviour.welcomes(self.subscribers);
@@ -109,7 +109,7 @@ impl TestKernel {
         }
     }
 
-    /// Takes a multipart message. What is not signed well is ignored.
+    /// Takes a multipart message. Messages without a valid signature are ignored.
     pub fn on_message(&mut self, channel: Channel, frames: Vec<Bytes>) {
         let Ok(raw) = self.codec.decode(frames) else { return };
         let message = raw.parse(&Limits::default());
@@ -136,12 +136,12 @@ impl TestKernel {
         self.status(&message, ExecutionState::Idle);
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The answer to anything but a request to run code.
+    /// Returns the reply to any request except one to run code.
     fn answer(&self, content: &Content) -> Option<Content> {
         Some(match content {
             Content::KernelInfoRequest(_) => self.kernel_info().into(),
@@ -210,7 +210,7 @@ impl TestKernel {
         self.send(Channel::Shell, message);
     }
 
-    /// Signs a message, after whatever is to be done to it.
+    /// Signs a message and queues it, after its faults are applied.
     fn send(&mut self, channel: Channel, message: Message) {
         let mut raw = message.into_raw();
         if channel == Channel::IoPub {

@@ -15,7 +15,7 @@ use crate::media::MimeBundle;
 use crate::message::Message;
 use crate::session::Session;
 
-/// How long after idle output comes that is late.
+/// The delay of late output after idle.
 const LATE_OUTPUT_DELAY: Duration = Duration::from_millis(50);
 
 /// Code that waits for a line of input.
@@ -25,7 +25,7 @@ pub(super) struct Paused {
     pub(super) lines: VecDeque<String>,
 }
 
-/// How a line went.
+/// The result of a line.
 enum Line {
     Done,
     Failed(String, String),
@@ -33,7 +33,7 @@ enum Line {
 }
 
 impl TestKernel {
-    /// Runs code from its begin, or on from where it asked for input.
+    /// Runs code from its start, or continues it after its question.
     pub(super) fn execute(&mut self, request: Message, lines: VecDeque<String>) {
         let Content::ExecuteRequest(own) = &request.content else { return };
         if own.code.lines().count() == lines.len() {

@@ -1,4 +1,4 @@
-//! The test kernel behind sockets, which can misbehave below the messages.
+//! Serves the test kernel on sockets, with faults below the messages.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,30 +17,30 @@ use crate::channel::Channel;
 use crate::connection::{ConnectionInfo, Endpoint};
 use crate::zmtp::wire;
 
-/// Ways to misbehave, at the level of connections.
+/// Faults at the level of connections.
 #[derive(Clone, Debug, Default)]
 pub struct Wire {
-    /// Do not listen on the stdin channel until this time has passed.
+    /// Listens on the stdin channel only after this time.
     pub late_stdin: Option<Duration>,
-    /// Do not listen at all until this time has passed.
+    /// Listens on all channels only after this time.
     pub late: Option<Duration>,
-    /// Accept connections and say nothing.
+    /// Accepts connections and sends nothing.
     pub silent: bool,
-    /// Begin with these bytes instead of a greeting.
+    /// Sends these bytes instead of a greeting.
     pub greeting: Option<Vec<u8>>,
-    /// Say that this is another type of socket.
+    /// Claims to be another type of socket.
     pub socket_type: Option<&'static str>,
-    /// Say that this security mechanism is wanted.
+    /// Requires this security mechanism.
     pub mechanism: Option<&'static str>,
-    /// Send these bytes on a channel, right after the handshake.
+    /// Sends these bytes on a channel, right after the handshake.
     pub after_handshake: Option<(Channel, Vec<u8>)>,
-    /// Send these bytes on IOPub instead of what is published for a request to run code.
+    /// Sends these bytes on IOPub instead of the output of a request to run code.
     pub on_execute: Option<Vec<u8>>,
-    /// Never read what is sent to the shell channel.
+    /// Never reads from the shell channel.
     pub deaf: bool,
 }
 
-/// A [`TestKernel`] that listens. It ends when this is dropped.
+/// A [`TestKernel`] that listens on sockets. Dropping it closes them.
 #[derive(Debug)]
 pub struct TestServer {
     tasks: Vec<JoinHandle<()>>,
@@ -49,13 +49,13 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// Listens where `info` says.
+    /// Listens at the addresses of `info`.
     ///
     /// # Errors
-    /// When an address cannot be listened on.
+    /// If an address cannot be used.
     ///
     /// # Cancellation
-    /// Dropping the future ends what listens already, and this can be called again.
+    /// Dropping the future closes the sockets, and this method can be called again.
     pub async fn start(
         info: &ConnectionInfo,
         behaviour: Behaviour,
@@ -88,7 +88,7 @@ impl TestServer {
 }
 
 impl TestServer {
-    /// How many clients are subscribed to IOPub now.
+    /// Returns the number of clients that are subscribed to IOPub.
     #[must_use]
     pub fn subscribers(&self) -> usize {
         self.shared.clients().connected.values().filter(|client| client.subscribed).count()
@@ -101,13 +101,13 @@ impl Drop for TestServer {
         self.shared.clients().dead = true;
         self.shared.disconnect(None);
         for path in &self.paths {
-            // It may be gone already.
+            // The socket may be removed already.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// What the connections share.
+/// State shared by the connections.
 #[derive(Debug)]
 struct Shared {
     wire: Wire,
@@ -131,7 +131,7 @@ struct Client {
     sender: mpsc::UnboundedSender<Vec<u8>>,
 }
 
-/// What comes from the connections.
+/// An input from a connection.
 #[derive(Debug)]
 enum Input {
     Subscribed,
@@ -153,7 +153,7 @@ impl Shared {
                 None => client.subscribed,
             };
             if client.channel == channel && meant {
-                // A client that is gone misses it, as with a real kernel.
+                // A disconnected client misses the message, as with a real kernel.
                 let _ = client.sender.send(bytes.clone());
             }
         }
@@ -171,7 +171,7 @@ impl Shared {
     }
 }
 
-/// Feeds the kernel and does what it wants.
+/// Feeds the kernel and performs its actions.
 async fn serve(
     mut kernel: TestKernel,
     shared: Arc<Shared>,
@@ -299,7 +299,7 @@ async fn connection(shared: Arc<Shared>, channel: Channel, mut stream: Box<dyn S
         }
         clients.next += 1;
         let number = clients.next;
-        // A client that connects again takes over from its earlier connection.
+        // A client that reconnects replaces its earlier connection.
         clients.connected.retain(|_, old| {
             old.channel != channel || identity.is_empty() || old.identity != identity
         });
@@ -315,7 +315,7 @@ async fn connection(shared: Arc<Shared>, channel: Channel, mut stream: Box<dyn S
     shared.clients().connected.remove(&number);
 }
 
-/// Writes until the connection is to be closed.
+/// Writes until the connection is closed.
 async fn write(
     mut writer: impl AsyncWrite + Unpin,
     mut receiver: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -335,7 +335,7 @@ async fn read(
     mut reader: impl AsyncRead + Unpin,
     echo: mpsc::UnboundedSender<Vec<u8>>,
 ) {
-    // Held weakly, so that removing the client closes its connection.
+    // A weak sender, so that removing the client closes its connection.
     let weak = echo.downgrade();
     drop(echo);
     if shared.wire.deaf && channel == Channel::Shell {

@@ -1,22 +1,22 @@
-//! Addresses of a server's resources.
+//! URLs of a server's resources.
 
 use reqwest::Url;
 
 use super::Token;
 use super::error::ServerError;
 
-/// Where a server is.
+/// The base URL of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     base: Url,
 }
 
-/// Pages that a browser shows. What comes before them is the address of the server.
+/// Path segments of pages in a browser. The URL of the server ends before them.
 const PAGES: [&str; 8] =
     ["lab", "tree", "notebooks", "edit", "doc", "retro", "consoles", "terminals"];
 
 impl Address {
-    /// Reads the address of a server, such as `https://host:8888/user/me/`.
+    /// Parses the URL of a server, such as `https://host:8888/user/me/`.
     pub(super) fn parse(text: &str) -> Result<Self, ServerError> {
         let mut base = parse(text)?;
         if base.query().is_some() || base.fragment().is_some() {
@@ -29,13 +29,13 @@ impl Address {
         Ok(Self { base })
     }
 
-    /// Reads what a browser shows, with its token.
+    /// Parses the URL of a page in a browser, which may contain a token.
     pub(super) fn parse_page(text: &str) -> Result<(Self, Token), ServerError> {
         let mut url = parse(text)?;
         let token = url.query_pairs().find(|(key, _)| key == "token");
         let token = Token::new(token.map(|(_, token)| token.into_owned()).unwrap_or_default());
         let segments: Vec<&str> = url.path().split('/').collect();
-        // A user of a hub may be called like a page.
+        // A user of JupyterHub may have the name of a page.
         let is_page = |at: &usize| {
             PAGES.contains(&segments[*at]) && (*at == 0 || segments[*at - 1] != "user")
         };
@@ -50,7 +50,7 @@ impl Address {
         Ok((Self { base: url }, token))
     }
 
-    /// The URL of a resource. Segments are escaped.
+    /// Returns the URL of a resource. Segments are escaped.
     pub(super) fn resource<'a>(&self, segments: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.base.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -59,17 +59,17 @@ impl Address {
         url
     }
 
-    /// The URL of a kernel's WebSocket.
+    /// Returns the URL of a kernel's WebSocket.
     pub(super) fn channels(&self, kernel_id: &str, session_id: &str) -> Url {
         let mut url = self.resource(["api", "kernels", kernel_id, "channels"]);
         let scheme = if url.scheme() == "https" { "wss" } else { "ws" };
-        // Both are schemes of the same kind, so this cannot fail.
+        // Switching between schemes of the same kind cannot fail.
         let _ = url.set_scheme(scheme);
         url.query_pairs_mut().append_pair("session_id", session_id);
         url
     }
 
-    /// The address itself.
+    /// Returns the base URL as text.
     pub(super) fn as_str(&self) -> &str {
         self.base.as_str()
     }
@@ -83,7 +83,7 @@ fn parse(text: &str) -> Result<Url, ServerError> {
         return Err(needs());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        // It would be shown in errors.
+        // Errors would show them.
         let _ = (url.set_username(""), url.set_password(None));
         return Err(invalid(
             "must have neither user name nor password; a token is given on its own".to_owned(),

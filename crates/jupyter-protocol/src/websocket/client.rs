@@ -1,4 +1,4 @@
-//! A Jupyter Server and its kernels.
+//! The REST client of a Jupyter Server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::client::{Client, ClientError};
 const RETRY_TIMEOUT: Duration = Duration::from_secs(3);
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How to talk to a server.
+/// Options of a server's client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// How long a request may take. Starting a kernel is one. Default: 60 s.
+    /// Limits each request, including the start of a kernel. Default: 60 s.
     pub timeout: Duration,
-    /// The longest answer that is accepted, in bytes. Default: 256 MiB, for the contents of files.
+    /// Maximum size of a response, in bytes. Default: 256 MiB, for the contents of files.
     pub max_body: usize,
-    /// Certificates to trust beside those of the system, in PEM.
+    /// Trusted certificates besides those of the system, in PEM.
     pub extra_roots: Vec<u8>,
-    /// Headers of every request beside those of the protocol, for what stands before the server. Their values are never
-    /// shown. An `Authorization` among them is sent instead of the token.
+    /// Headers to add to every request, for proxies in front of the server. Their values are never shown. An
+    /// `Authorization` header replaces the token.
     pub headers: Vec<(String, Token)>,
 }
 
@@ -45,7 +45,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// A Jupyter Server. Cloning is cheap.
+/// A client of a Jupyter Server. Cloning is cheap.
 ///
 /// Each request may take [`ServerOptions::timeout`], and is then [`ServerError::Unreachable`]. None is tried again by
 /// itself, unless its method says so: [`ServerError::effect`] tells whether that would be safe.
@@ -60,15 +60,15 @@ struct Inner {
 }
 
 impl ServerClient {
-    /// A server at this address, such as `https://host:8888/user/me/`.
+    /// Creates a client of the server at this URL, such as `https://host:8888/user/me/`. Sends nothing.
     ///
     /// # Errors
-    /// [`ServerError::Address`] and [`ServerError::Tls`]. Nothing is sent.
+    /// [`ServerError::Address`] and [`ServerError::Tls`].
     pub fn new(address: &str, token: Token) -> Result<Self, ServerError> {
         Self::with_options(address, token, ServerOptions::default())
     }
 
-    /// A server at this address.
+    /// As [`ServerClient::new`], with options.
     ///
     /// # Errors
     /// As [`ServerClient::new`].
@@ -80,7 +80,7 @@ impl ServerClient {
         Self::at(Address::parse(address)?, token, options)
     }
 
-    /// A server by what its start message or a browser shows: `http://host:8888/lab?token=..`.
+    /// Creates a client from a URL of the server's start message or of a browser: `http://host:8888/lab?token=..`.
     ///
     /// # Errors
     /// As [`ServerClient::new`].
@@ -88,7 +88,7 @@ impl ServerClient {
         Self::from_page_with_options(address, Token::default(), ServerOptions::default())
     }
 
-    /// A server by what its start message or a browser shows. `token` counts, if it is not empty, before the one in there.
+    /// As [`ServerClient::from_page`], with options. `token` replaces that of the URL, unless it is empty.
     ///
     /// # Errors
     /// As [`ServerClient::new`].
@@ -102,13 +102,13 @@ impl ServerClient {
         Self::at(address, token, options)
     }
 
-    /// Its address, without a token.
+    /// Returns the URL of the server, without a token.
     #[must_use]
     pub fn url(&self) -> &str {
         self.0.address.as_str()
     }
 
-    /// Whether it is asked with a token.
+    /// Returns true if requests carry a token.
     #[must_use]
     pub fn has_token(&self) -> bool {
         !self.0.token.expose().is_empty()
@@ -119,8 +119,8 @@ impl ServerClient {
         Ok(Self(Arc::new(Inner { address, token, options, http })))
     }
 
-    /// The same server with an HTTP connection pool of its own. Connections belong to the async runtime that made them:
-    /// another runtime needs others, to be independent of one that is blocked or has ended.
+    /// Returns a client of the same server with a separate HTTP connection pool. Connections belong to the async
+    /// runtime that created them, so that a second runtime needs a pool of its own to stay independent of the first.
     ///
     /// # Errors
     /// As [`ServerClient::new`].
@@ -131,42 +131,42 @@ impl ServerClient {
         Ok(Self(Arc::new(Inner { address, token, options, http })))
     }
 
-    /// The version of the server. Answered without a token too.
+    /// Returns the version of the server, which needs no token.
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
     ///
     /// # Cancellation
-    /// Changes nothing, and can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn version(&self) -> Result<String, ServerError> {
         let answer: Value = self.get(&["api"]).await?;
         let version = answer.get("version").and_then(Value::as_str).map(str::to_owned);
         version.ok_or_else(|| ServerError::Malformed { why: "no version".to_owned() })
     }
 
-    /// What the server does: when it was started, how many kernels and connections there are.
+    /// Returns the status of the server: its start time, its number of kernels and of connections.
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
     ///
     /// # Cancellation
-    /// Changes nothing, and can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn status(&self) -> Result<Value, ServerError> {
         self.get(&["api", "status"]).await
     }
 
-    /// The kernels that can be started.
+    /// Returns the kernels that can be started.
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
     ///
     /// # Cancellation
-    /// Changes nothing, and can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn kernelspecs(&self) -> Result<ServerKernelSpecs, ServerError> {
         self.get(&["api", "kernelspecs"]).await
     }
 
-    /// The kernels that run.
+    /// Lists the running kernels.
     ///
     /// A server fails while it starts one of them for another client. It is asked again then, for three seconds.
     ///
@@ -174,7 +174,7 @@ impl ServerClient {
     /// [`ServerError`], see its variants.
     ///
     /// # Cancellation
-    /// Changes nothing, and can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn kernels(&self) -> Result<Vec<KernelModel>, ServerError> {
         retry(|| self.get(&["api", "kernels"])).await
     }
@@ -185,7 +185,7 @@ impl ServerClient {
     /// [`ServerError`], see its variants.
     ///
     /// # Cancellation
-    /// Changes nothing, and can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn sessions(&self) -> Result<Vec<SessionModel>, ServerError> {
         retry(|| self.get(&["api", "sessions"])).await
     }
@@ -196,20 +196,20 @@ impl ServerClient {
     /// [`ServerError::NotFound`] and the others.
     ///
     /// # Cancellation
-    /// Changes nothing, and can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
         let path = ["api", "kernels", id];
         retry(|| self.get(&path)).await
     }
 
-    /// Starts a kernel, in a folder of the server if one is given. It runs until it is deleted.
+    /// Starts a kernel, optionally in a folder of the server. The kernel runs until it is deleted.
     ///
     /// # Errors
-    /// [`ServerError`], see its variants. A kernel may have been started when the effect is unknown.
+    /// [`ServerError`], see its variants. If the effect is unknown, the kernel may have been started.
     ///
     /// # Cancellation
-    /// When the future is dropped, the server may have started the kernel, or still does. [`ServerClient::kernels`] lists it then.
-    /// Calling this again starts another one.
+    /// If the future is dropped, the server may have started the kernel, or may still do so: [`ServerClient::kernels`]
+    /// lists it then. Calling this method again starts another kernel.
     pub async fn start_kernel(
         &self,
         name: &str,
@@ -222,43 +222,43 @@ impl ServerClient {
         self.request(Method::POST, &["api", "kernels"], Some(&body)).await
     }
 
-    /// Interrupts what a kernel runs.
+    /// Interrupts the running code of a kernel.
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
     ///
     /// # Cancellation
-    /// When the future is dropped, the kernel may be interrupted or not. This can be called again.
+    /// If the future is dropped, the kernel may be interrupted or not. This method can be called again.
     pub async fn interrupt_kernel(&self, id: &str) -> Result<(), ServerError> {
         let url = self.0.address.resource(["api", "kernels", id, "interrupt"]);
         self.0.http.no_content(Method::POST, url, None).await
     }
 
-    /// Starts a kernel again. Its state is lost; clients stay connected.
+    /// Restarts a kernel. Its state is lost; clients stay connected.
     ///
-    /// A server that does so already, since the kernel died, cannot, and says that it failed. It is asked again then, for three
+    /// A server that is already restarting a dead kernel fails. The request is then retried for three seconds.
+    ///
+    /// # Errors
+    /// [`ServerError::NotFound`] and the others.
+    ///
+    /// # Cancellation
+    /// If the future is dropped, the kernel may be restarted or not. Calling this method again restarts it once more.
+    pub async fn restart_kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
+        let path = ["api", "kernels", id, "restart"];
+        retry(|| self.request(Method::POST, &path, None)).await
+    }
+
+    /// Ends a kernel. Servers do not report that to connected clients, so close them.
+    ///
+    /// A server that is restarting a dead kernel fails until that is done. The request is then retried for three
     /// seconds.
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
     ///
     /// # Cancellation
-    /// When the future is dropped, the kernel may be started again or not. Calling this again starts it once more.
-    pub async fn restart_kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
-        let path = ["api", "kernels", id, "restart"];
-        retry(|| self.request(Method::POST, &path, None)).await
-    }
-
-    /// Ends a kernel. Servers do not tell those who are connected to it: close their clients.
-    ///
-    /// A server that is just starting it again, since it died, cannot end it until that is done, and says that it failed. It
-    /// is asked again then, for three seconds.
-    ///
-    /// # Errors
-    /// [`ServerError::NotFound`] and the others.
-    ///
-    /// # Cancellation
-    /// When the future is dropped, the kernel may be ended or not. This can be called again, and finds nothing then if it is.
+    /// If the future is dropped, the kernel may be ended or not. This method can be called again, and returns
+    /// [`ServerError::NotFound`] after the first success.
     pub async fn delete_kernel(&self, id: &str) -> Result<(), ServerError> {
         let delete = || {
             let url = self.0.address.resource(["api", "kernels", id]);
@@ -267,22 +267,21 @@ impl ServerClient {
         retry(delete).await
     }
 
-    /// Connects to a kernel that runs.
+    /// Connects to a running kernel.
     ///
-    /// Returns when the connection is made. To know that the kernel answers, call [`Client::ready`].
+    /// Returns once the connection is established. To know that the kernel answers, call [`Client::ready`].
     ///
-    /// A server keeps the connection of a kernel that somebody deletes, and says nothing of it. While there are requests
-    /// without a reply, the server is asked every two seconds whether it still has the kernel; when not, they end as at the
-    /// kernel's death, and the client is closed with
-    /// [`CloseReason::KernelDied`](crate::client::CloseReason::KernelDied).
+    /// A server keeps the connection of a deleted kernel open and does not report the deletion. While requests are
+    /// pending, the server is polled every two seconds; if the kernel is gone, they end as after the kernel's death,
+    /// and the client is closed with [`CloseReason::KernelDied`](crate::client::CloseReason::KernelDied).
     ///
     /// # Errors
-    /// [`ClientError::Closed`]: with [`CloseReason::Refused`](crate::client::CloseReason::Refused) at once when there is no
-    /// such kernel or the server does not permit it, and otherwise after
+    /// [`ClientError::Closed`]: at once with [`CloseReason::Refused`](crate::client::CloseReason::Refused) if there is
+    /// no such kernel or access is denied, otherwise after
     /// [`connect_timeout`](crate::client::ClientOptions::connect_timeout).
     ///
     /// # Cancellation
-    /// Dropping the future closes what was connected. The kernel is not touched, and this can be called again.
+    /// Dropping the future closes the connection. The kernel is unaffected, and this method can be called again.
     pub async fn connect(&self, id: &str, options: Options) -> Result<Client, ClientError> {
         task::connect(self.clone(), id, options).await
     }
@@ -318,7 +317,7 @@ impl ServerClient {
     }
 }
 
-/// Asks until the server does not fail.
+/// Retries a request while the server fails with an internal error.
 async fn retry<T, F>(ask: impl Fn() -> F) -> Result<T, ServerError>
 where
     F: Future<Output = Result<T, ServerError>>,

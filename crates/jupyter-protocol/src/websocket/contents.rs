@@ -1,4 +1,4 @@
-//! Files of a server, through its contents API.
+//! The contents API: files of a server.
 
 use reqwest::{Method, Url};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::content::text_enum::text_enum;
 use crate::json::JsonMap;
 
 text_enum! {
-    /// What is at a path.
+    /// The type of an entry.
     #[derive(Default)]
     pub enum ContentKind {
         /// A file.
@@ -24,78 +24,78 @@ text_enum! {
 }
 
 text_enum! {
-    /// How content is written in JSON.
+    /// The encoding of content in JSON.
     pub enum ContentFormat {
-        /// As a string.
+        /// Text, as a string.
         Text = "text",
-        /// As a string in base64.
+        /// Any bytes, as a string in base64.
         Base64 = "base64",
-        /// As JSON: notebooks and lists of folders.
+        /// JSON, for notebooks and listings.
         Json = "json",
     }
 }
 
-/// A file or folder of a server.
+/// An entry of a server: a file or a folder.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Contents {
-    /// Its name.
+    /// The name of the entry.
     pub name: String,
-    /// Its path below the server's root.
+    /// The path below the server's root.
     pub path: String,
-    /// What it is.
+    /// The type of the entry.
     #[serde(rename = "type")]
     pub kind: ContentKind,
-    /// Whether it may be written.
+    /// True if the entry can be written.
     pub writable: bool,
-    /// When it was changed last, ISO 8601.
+    /// The time of the last change, in ISO 8601.
     pub last_modified: Option<String>,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: Option<u64>,
-    /// Its MIME type.
+    /// The MIME type.
     pub mimetype: Option<String>,
-    /// How the content is written. `None` when it was not asked for.
+    /// The encoding of the content. `None` without content.
     pub format: Option<ContentFormat>,
-    /// The content, in that format. For a folder, a list of what is in it.
+    /// The content. For a folder, the list of its entries.
     pub content: Value,
-    /// Anything else the server says.
+    /// Unknown fields.
     #[serde(flatten)]
     pub extra: JsonMap,
 }
 
-/// What to write to a path.
+/// An entry to write.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SaveContents {
-    /// What it shall be.
+    /// The type of the entry.
     #[serde(rename = "type")]
     pub kind: ContentKind,
-    /// How the content is written.
+    /// The encoding of the content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<ContentFormat>,
-    /// The content, in that format.
+    /// The content.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub content: Value,
-    /// Which part of a long file this is, from 1; -1 for the last.
+    /// The number of a chunk of a long file, from 1; -1 for the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunk: Option<i64>,
 }
 
 impl SaveContents {
-    /// A text file.
+    /// Describes a text file.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::file(ContentFormat::Text, text.into())
     }
 
-    /// Any file, its bytes in base64.
+    /// Describes a file from its bytes in base64.
     #[must_use]
     pub fn base64(bytes: impl Into<String>) -> Self {
         Self::file(ContentFormat::Base64, bytes.into())
     }
 
-    /// A folder.
+    /// Describes a folder.
     #[must_use]
     pub fn directory() -> Self {
         Self { kind: ContentKind::Directory, format: None, content: Value::Null, chunk: None }
@@ -107,13 +107,13 @@ impl SaveContents {
 }
 
 impl ServerClient {
-    /// What is at a path, with its content if asked for. In which format it comes: text for text, unless another is named.
+    /// Reads an entry, with its content if requested. The default format of text files is text.
     ///
     /// # Errors
-    /// [`ServerError::NotFound`] and the others. A file that is no text cannot be had as text.
+    /// [`ServerError::NotFound`] and the others. Binary files cannot be read as text.
     ///
     /// # Cancellation
-    /// Changes nothing, and can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn contents(
         &self,
         path: &str,
@@ -131,13 +131,13 @@ impl ServerClient {
         self.http().json(Method::GET, url, None).await
     }
 
-    /// Writes to a path. The folder must exist.
+    /// Writes an entry. Its folder must exist.
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
     ///
     /// # Cancellation
-    /// When the future is dropped, it may be written or not. This can be called again.
+    /// If the future is dropped, the entry may be written or not. This method can be called again.
     pub async fn save_contents(
         &self,
         path: &str,
@@ -148,25 +148,27 @@ impl ServerClient {
         self.http().json(Method::PUT, self.contents_url(path), Some(&body)).await
     }
 
-    /// Moves what is at a path.
+    /// Moves an entry.
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
     ///
     /// # Cancellation
-    /// When the future is dropped, it may be moved or not. This can be called again, and finds nothing then if it is.
+    /// If the future is dropped, the entry may be moved or not. This method can be called again, and finds no entry
+    /// after the first success.
     pub async fn rename_contents(&self, path: &str, to: &str) -> Result<Contents, ServerError> {
         let body = json!({"path": to});
         self.http().json(Method::PATCH, self.contents_url(path), Some(&body)).await
     }
 
-    /// Deletes what is at a path. Servers may refuse folders that are not empty.
+    /// Deletes an entry. Servers may refuse to delete folders that are not empty.
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
     ///
     /// # Cancellation
-    /// When the future is dropped, it may be deleted or not. This can be called again, and finds nothing then if it is.
+    /// If the future is dropped, the entry may be deleted or not. This method can be called again, and finds no entry
+    /// after the first success.
     pub async fn delete_contents(&self, path: &str) -> Result<(), ServerError> {
         self.http().no_content(Method::DELETE, self.contents_url(path), None).await
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and a server.
+//! Errors between a client and a server.
 
 use std::time::Duration;
 
@@ -6,36 +6,36 @@ use thiserror::Error;
 
 use crate::client::Effect;
 
-/// Why a request to a server failed.
+/// The reason why a request to a server failed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The address is none of a server.
+    /// The URL or a header is invalid.
     #[error("invalid address of a server: {why}")]
     Address {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The server could not be reached, or the connection broke.
     #[error("cannot reach the server: {why}")]
     Unreachable {
-        /// What happened.
+        /// The cause.
         why: String,
-        /// Whether the request had an effect.
+        /// The effect of the request.
         effect: Effect,
     },
-    /// The server does not know the token, or does not permit this.
+    /// The server does not accept the token, or denies access.
     #[error("the server refuses access ({status}): {message}")]
     Unauthorized {
         /// The HTTP status: 401 or 403.
         status: u16,
-        /// What the server says.
+        /// The message of the server.
         message: String,
     },
     /// There is no such kernel, file or resource.
     #[error("not found: {message}")]
     NotFound {
-        /// What the server says.
+        /// The message of the server.
         message: String,
     },
     /// The server answered with any other status.
@@ -43,33 +43,33 @@ pub enum ServerError {
     Status {
         /// The HTTP status.
         status: u16,
-        /// What the server says.
+        /// The message of the server.
         message: String,
-        /// How long the server asks to wait before the next request, if it does: a day at most.
+        /// The delay that the server requests before the next request, if any: at most one day.
         retry_after: Option<Duration>,
     },
-    /// The answer is not what belongs to the request.
+    /// The response does not fit the request.
     #[error("the server gave an invalid answer: {why}")]
     Malformed {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// The answer is longer than [`ServerOptions::max_body`](super::ServerOptions::max_body).
+    /// The response is longer than [`ServerOptions::max_body`](super::ServerOptions::max_body).
     #[error("the answer of the server is longer than {limit} bytes")]
     TooLong {
-        /// The limit that holds, in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// Encryption could not be set up.
+    /// TLS could not be set up.
     #[error("cannot set up encryption: {why}")]
     Tls {
-        /// What happened.
+        /// The cause.
         why: String,
     },
 }
 
 impl ServerError {
-    /// How long the server asks to wait before the next request, if it does: a day at most.
+    /// Returns the delay that the server requests before the next request, if any: at most one day.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -78,7 +78,7 @@ impl ServerError {
         }
     }
 
-    /// Whether the request had an effect.
+    /// Returns the effect of the request.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {

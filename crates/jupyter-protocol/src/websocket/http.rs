@@ -1,4 +1,4 @@
-//! Requests to a server, with bounded answers.
+//! HTTP requests to a server, with bounded responses.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,17 +15,17 @@ use super::error::ServerError;
 use super::{Token, tls};
 use crate::client::Effect;
 
-/// Speaks HTTP with one server.
+/// An HTTP client of one server.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     client: reqwest::Client,
     tls: Arc<ClientConfig>,
     max_body: usize,
-    /// What we tell the server and it may tell everybody: no error shows it.
+    /// Values that the server may echo. Errors do not show them.
     secrets: Arc<[Token]>,
 }
 
-/// How much of an error page is read, in bytes.
+/// Maximum number of bytes that are read of an error page.
 const MAX_ERROR_BODY: usize = 4096;
 
 impl Http {
@@ -33,7 +33,7 @@ impl Http {
         Self::with_tls(token, options, tls::configuration(&options.extra_roots)?)
     }
 
-    /// The same with connections of its own.
+    /// Creates a client with separate connections.
     pub(super) fn with_own_connections(
         &self,
         token: &Token,
@@ -50,9 +50,9 @@ impl Http {
         let headers = headers(token, options)?;
         let client = reqwest::Client::builder()
             .default_headers(headers)
-            // A token must not follow a redirection.
+            // A redirection must not receive the token.
             .redirect(redirect::Policy::none())
-            // Nor be told to a proxy, which the WebSocket does not ask either.
+            // Nor must a proxy. The WebSocket ignores proxies, too.
             .no_proxy()
             .timeout(options.timeout)
             .tls_backend_preconfigured((*tls).clone())
@@ -63,7 +63,7 @@ impl Http {
         Ok(Self { client, tls, max_body: options.max_body, secrets })
     }
 
-    /// Sends a request. The answer as JSON.
+    /// Sends a request, and parses the response as JSON.
     pub(super) async fn json<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -75,7 +75,7 @@ impl Http {
             .map_err(|error| ServerError::Malformed { why: self.redact(&error.to_string()) })
     }
 
-    /// Sends a request. The answer does not matter.
+    /// Sends a request, and ignores the response.
     pub(super) async fn no_content(
         &self,
         method: Method,
@@ -114,7 +114,7 @@ impl Http {
         })
     }
 
-    /// What a status other than success means.
+    /// Converts an error status.
     pub(super) fn status_error(&self, status: StatusCode, body: &[u8]) -> ServerError {
         let text = serde_json::from_slice::<Value>(body).ok();
         let text = text.as_ref().and_then(|value| value.get("message")).and_then(Value::as_str);
@@ -133,27 +133,27 @@ impl Http {
     }
 }
 
-/// The longest time that a server is believed to want.
+/// Maximum delay that is accepted from a server.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a server asks to wait: a number of seconds, or a date. What is neither is as good as nothing.
+/// Returns the delay that a server requests: a number of seconds, or a date. Other values are ignored.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
         text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs)
     } else {
         let date = SystemTime::from(DateTime::parse_from_rfc2822(text).ok()?);
-        // What is over need not be waited for.
+        // A date in the past means no delay.
         date.duration_since(now).unwrap_or_default()
     };
     Some(wait.min(MAX_RETRY_AFTER))
 }
 
-/// Headers that belong to the protocol itself.
+/// Headers that are part of the protocol.
 const OWN_HEADERS: [&str; 6] =
     ["connection", "content-length", "content-type", "host", "transfer-encoding", "upgrade"];
 
-/// The headers of every request: the token, and what the options add.
+/// Returns the headers of every request: the token, and those of the options.
 pub(super) fn headers(token: &Token, options: &ServerOptions) -> Result<HeaderMap, ServerError> {
     let mut headers = HeaderMap::new();
     if !token.is_empty() {
@@ -180,7 +180,7 @@ fn secret(value: &str, what: &str) -> Result<HeaderValue, ServerError> {
     Ok(value)
 }
 
-/// Reads a body. One that is too long is an error, or cut.
+/// Reads a body up to a limit. With `whole`, a longer body is an error; otherwise it is cut.
 async fn read(mut response: Response, limit: usize, whole: bool) -> Result<Vec<u8>, ServerError> {
     let mut body = Vec::new();
     loop {
@@ -200,7 +200,7 @@ async fn read(mut response: Response, limit: usize, whole: bool) -> Result<Vec<u
     }
 }
 
-/// An error and what caused it, without the URL.
+/// Describes an error and its causes, without the URL.
 fn describe(error: &reqwest::Error) -> String {
     let mut text = String::new();
     let mut source: Option<&dyn std::error::Error> = std::error::Error::source(error);

@@ -1,4 +1,4 @@
-//! A kernel of a server from its start to its end.
+//! Starts, restarts and ends a kernel of a server.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use super::{Options, ServerKernelSpec};
 use crate::client::{Client, ClientError};
 use crate::content::KernelInfoReply;
 
-/// How to start a kernel of a server, and how to talk to it.
+/// Options of a kernel on a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KernelOptions {
-    /// How to connect to it.
+    /// Options of the connection.
     pub websocket: Options,
-    /// Its working directory, below the folder of the server's files. Default: that of the server.
+    /// The working directory of the kernel, below the root of the server's files. Default: that of the server.
     pub folder: Option<String>,
-    /// How long it may take until it answers, once the server has it. Default: 60 s.
+    /// Limits the wait until the kernel answers, after the server has started it. Default: 60 s.
     pub start_timeout: Duration,
 }
 
@@ -30,30 +30,30 @@ impl Default for KernelOptions {
     }
 }
 
-/// Why a kernel of a server could not be had.
+/// The reason why a kernel of a server is not available.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// The server did not do what it was asked for.
+    /// The request to the server failed.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The kernel could not be talked to, or not in time.
+    /// The kernel could not be reached, or was not ready in time.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The server has no kernel of this name to start.
+    /// The server has no kernel of this name.
     #[error("the server has no kernel named {name:?}; it has: {}", available.join(", "))]
     NoSuchKernel {
         /// The name.
         name: String,
-        /// The names that there are.
+        /// The available names.
         available: Vec<String>,
     },
 }
 
-/// A kernel that a server runs, with a client: what the `Kernel` of the module `manager` is for kernels of this machine.
+/// A kernel that runs on a server, with its client: the counterpart of `Kernel` in the module `manager`.
 ///
-/// The server keeps it until somebody ends it. Dropping this closes the client, and the kernel goes on: end it with
-/// [`shutdown`](Self::shutdown), or find it again by its [`id`](Self::id).
+/// The server keeps the kernel until it is ended. Dropping this value closes the client, and the kernel continues: end
+/// it with [`shutdown`](Self::shutdown), or find it again by its [`id`](Self::id).
 ///
 /// ```no_run
 /// use jupyter_protocol::websocket::{ServerClient, ServerKernel};
@@ -78,13 +78,14 @@ pub struct ServerKernel {
 }
 
 impl ServerKernel {
-    /// Starts a kernel and waits until it answers, for a minute at most.
+    /// Starts a kernel and waits until it answers, for at most one minute.
     ///
     /// # Errors
-    /// [`KernelError`]. What was started is ended then, as far as the server answers.
+    /// [`KernelError`]. A kernel that was started is ended, if the server answers.
     ///
     /// # Cancellation
-    /// When the future is dropped, the server may have started the kernel, or still does: [`ServerClient::kernels`] lists it then.
+    /// If the future is dropped, the server may have started the kernel, or may still do so: [`ServerClient::kernels`]
+    /// lists it then.
     pub async fn start(server: &ServerClient, name: &str) -> Result<Self, KernelError> {
         Self::start_with(server, name, KernelOptions::default()).await
     }
@@ -111,19 +112,20 @@ impl ServerKernel {
         let id = model.id.clone();
         let connected = Self::connect(server, model, options).await;
         if connected.is_err() {
-            // Nobody knows of it but us. Why it does not answer is what matters.
+            // The kernel has no other user. The first error is returned.
             let _ = server.delete_kernel(&id).await;
         }
         connected
     }
 
-    /// A kernel that runs already, once it answers. One that is busy with the code of somebody else does.
+    /// Connects to a running kernel and waits until it answers. A kernel that is busy with the code of another client
+    /// does.
     ///
     /// # Errors
-    /// [`KernelError`]. The kernel goes on.
+    /// [`KernelError`]. The kernel continues.
     ///
     /// # Cancellation
-    /// Dropping the future changes nothing, and this can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn existing(server: &ServerClient, id: &str) -> Result<Self, KernelError> {
         Self::existing_with(server, id, KernelOptions::default()).await
     }
@@ -153,43 +155,43 @@ impl ServerKernel {
         Ok(Self { server: server.clone(), options, model, client, kernel_info })
     }
 
-    /// A client of the kernel, which is ready. It stays the same over a [restart](Self::restart).
+    /// Returns the client of the kernel, which stays connected through a [restart](Self::restart).
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What the kernel says it is.
+    /// Returns the kernel's description of itself.
     #[must_use]
     pub fn kernel_info(&self) -> &KernelInfoReply {
         &self.kernel_info
     }
 
-    /// What the server calls it.
+    /// Returns the id of the kernel on the server.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.model.id
     }
 
-    /// The name of its specification.
+    /// Returns the name of the kernel's specification.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.model.name
     }
 
-    /// The server that runs it.
+    /// Returns the client of the server.
     #[must_use]
     pub fn server(&self) -> &ServerClient {
         &self.server
     }
 
-    /// Whether the server still has it, and does not take it for dead.
+    /// Returns true if the server has the kernel and does not report it as dead.
     ///
     /// # Errors
-    /// [`ServerError`], when the server does not say.
+    /// [`ServerError`], if the server does not answer.
     ///
     /// # Cancellation
-    /// Dropping the future changes nothing, and this can be called again.
+    /// Dropping the future changes nothing, and this method can be called again.
     pub async fn is_alive(&self) -> Result<bool, ServerError> {
         match self.server.kernel(self.id()).await {
             Ok(model) => Ok(model.execution_state.as_deref() != Some("dead")),
@@ -198,7 +200,7 @@ impl ServerKernel {
         }
     }
 
-    /// Interrupts what it runs, whoever asked for it.
+    /// Interrupts the running code, of any client.
     ///
     /// # Errors
     /// As [`ServerClient::interrupt_kernel`].
@@ -209,27 +211,27 @@ impl ServerKernel {
         self.server.interrupt_kernel(self.id()).await
     }
 
-    /// Starts it again and waits until it answers. All that it knew is lost, and what runs ends with
+    /// Restarts the kernel and waits until it answers. Its state is lost, and running code ends with
     /// [`End::KernelRestarted`](crate::execution::End::KernelRestarted).
     ///
     /// # Errors
-    /// [`KernelError`]. Whether it was started again is not always known then, and this can be called again.
+    /// [`KernelError`]. The kernel may or may not have been restarted, and this method can be called again.
     ///
     /// # Cancellation
-    /// When the future is dropped, the kernel may be started again or not. Calling this again starts it once more.
+    /// If the future is dropped, the kernel may be restarted or not. Calling this method again restarts it once more.
     pub async fn restart(&mut self) -> Result<(), KernelError> {
         self.model = self.server.restart_kernel(self.id()).await?;
         self.kernel_info = self.client.ready(self.options.start_timeout).await?.kernel_info;
         Ok(())
     }
 
-    /// Ends it, whoever else uses it. One that is gone already has ended.
+    /// Ends the kernel for all its clients. A kernel that is gone counts as ended.
     ///
     /// # Errors
-    /// [`ServerError`], see its variants. The kernel may go on then.
+    /// [`ServerError`], see its variants. The kernel may continue then.
     ///
     /// # Cancellation
-    /// When the future is dropped, the kernel may be ended or not.
+    /// If the future is dropped, the kernel may be ended or not.
     pub async fn shutdown(self) -> Result<(), ServerError> {
         let ended = self.server.delete_kernel(self.id()).await;
         self.client.close();

@@ -1,4 +1,4 @@
-//! A client of kernels that a Jupyter Server runs: REST to manage them, a WebSocket to talk to them.
+//! A client of the kernels of a Jupyter Server, over REST and WebSockets.
 //!
 //! ```no_run
 //! use jupyter_protocol::websocket::{ServerClient, ServerKernel, Token};
@@ -13,10 +13,10 @@
 //! # }
 //! ```
 //!
-//! The token travels in a header, never in a URL. Proxies that the environment names are not used. A connection that breaks is made again with the same session, and the server
-//! hands over what came meanwhile.
+//! The token travels in a header, never in a URL. Proxies of the environment are not used. A broken connection is
+//! re-established with the same session, and the server delivers the messages that arrived meanwhile.
 //!
-//! A server drops what a kernel publishes too fast. It says so once, and that is told as
+//! A server drops messages that a kernel publishes too fast. It reports that once, which becomes
 //! [`Loss::RateLimited`](crate::execution::Loss::RateLimited).
 
 mod address;
@@ -44,24 +44,24 @@ pub use models::{KernelModel, ServerKernelSpec, ServerKernelSpecs, SessionModel}
 
 use crate::client::ClientOptions;
 
-/// What a server knows a client by. Its memory is wiped when it is dropped, and it is never shown.
+/// The token of a server. Its memory is wiped when it is dropped, and `Debug` hides it.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Token(Zeroizing<String>);
 
 impl Token {
-    /// A token. An empty one is not sent.
+    /// Creates a token. An empty one is not sent.
     #[must_use]
     pub fn new(token: impl Into<String>) -> Self {
         Self(Zeroizing::new(token.into()))
     }
 
-    /// Whether there is none.
+    /// Returns true for the empty token.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The token itself. Keep it out of logs, errors and command lines.
+    /// Returns the text of the token. Keep it out of logs, errors and command lines.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -74,14 +74,14 @@ impl fmt::Debug for Token {
     }
 }
 
-/// How to connect to a kernel of a server.
+/// Options of a connection to a kernel of a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// What all transports have in common.
+    /// Options that all transports share.
     pub client: ClientOptions,
-    /// How often to ask the server whether it is there, when it says nothing. Default: 20 s. If it does not answer for as
-    /// long again, the connection is made anew.
+    /// The interval of pings while the server sends nothing. Default: 20 s. If the answer takes as long again, the
+    /// connection is re-established.
     pub ping: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What a server says of its kernels.
+//! Models of the REST API.
 
 use std::collections::BTreeMap;
 
@@ -6,43 +6,44 @@ use serde::Deserialize;
 
 use crate::json::JsonMap;
 
-/// A kernel that a server runs.
+/// A running kernel.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct KernelModel {
-    /// Its id.
+    /// The id of the kernel.
     pub id: String,
-    /// The name of its specification.
+    /// The name of the kernel's specification.
     pub name: String,
-    /// When it did something last, ISO 8601.
+    /// The time of the last activity, in ISO 8601.
     pub last_activity: Option<String>,
-    /// What it does: `starting`, `idle`, `busy`, `dead`.
+    /// The state: `starting`, `idle`, `busy` or `dead`.
     pub execution_state: Option<String>,
-    /// How many clients are connected. Servers count wrong now and then, and say less than none.
+    /// The number of connected clients. Servers miscount now and then, even below zero.
     pub connections: Option<i64>,
-    /// Anything else the server says.
+    /// Unknown fields.
     #[serde(flatten)]
     pub extra: JsonMap,
 }
 
-/// A notebook, a console or something else that is open on a server, and its kernel.
+/// A notebook, a console or another document that is open on a server, with its kernel.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct SessionModel {
-    /// Its id. Not that of a [`Session`](crate::Session), which a client makes.
+    /// The id of the model. It differs from that of a [`Session`](crate::Session), which a client creates.
     pub id: String,
-    /// Where it is: for a notebook the path of its file, as for [`ServerClient::contents`](super::ServerClient::contents).
+    /// The path of the document; for a notebook that of its file, as for
+    /// [`ServerClient::contents`](super::ServerClient::contents).
     pub path: String,
-    /// What it is called.
+    /// The name of the document.
     pub name: String,
-    /// What it is: `notebook`, `console`, `file`.
+    /// The type of the document: `notebook`, `console` or `file`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The kernel that runs its code. `None`: there is none any more.
+    /// The kernel of the document. `None` if it has ended.
     pub kernel: Option<KernelModel>,
-    /// Anything else the server says.
+    /// Unknown fields.
     #[serde(flatten)]
     pub extra: JsonMap,
 }
@@ -52,9 +53,9 @@ pub struct SessionModel {
 #[serde(default)]
 #[non_exhaustive]
 pub struct ServerKernelSpecs {
-    /// The name of the one that is started when none is asked for.
+    /// The name of the default kernel.
     pub default: Option<String>,
-    /// All of them by name.
+    /// All kernels by name.
     pub kernelspecs: BTreeMap<String, ServerKernelSpec>,
 }
 
@@ -63,10 +64,10 @@ pub struct ServerKernelSpecs {
 #[serde(default)]
 #[non_exhaustive]
 pub struct ServerKernelSpec {
-    /// Its name.
+    /// The name of the kernel.
     pub name: String,
-    /// What its `kernel.json` says.
+    /// The content of its `kernel.json`.
     pub spec: JsonMap,
-    /// Where its logos are.
+    /// The URLs of its logos.
     pub resources: JsonMap,
 }

@@ -1,7 +1,7 @@
-//! A connection that acknowledges at once.
+//! A TCP stream that acknowledges received data at once.
 //!
-//! A system may wait 40 ms before it acknowledges what it received, and the other side may wait for that before it sends the
-//! next small piece. Every short call would take that long.
+//! A system may delay an acknowledgement by 40 ms, and the other side may wait for it before it sends the next small
+//! segment. Every short call would take that long.
 
 use std::io;
 use std::pin::Pin;
@@ -10,12 +10,12 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A TCP connection without pauses in either direction.
+/// A TCP stream without delays in either direction.
 #[derive(Debug)]
 pub(super) struct QuickAckStream(TcpStream);
 
 impl QuickAckStream {
-    /// Takes over a connection.
+    /// Wraps a stream.
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let stream_with_quickack = Self(stream);
@@ -23,10 +23,10 @@ impl QuickAckStream {
         Ok(stream_with_quickack)
     }
 
-    /// The system forgets this setting as it pleases, so it is made anew with every read.
+    /// Enables `TCP_QUICKACK`. The system resets the option, so it is set after every read.
     fn enable_quickack(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        // Without it, it is slower and as correct.
+        // The option affects only the speed.
         let _ = self.0.set_quickack(true);
     }
 }

@@ -1,4 +1,4 @@
-//! One WebSocket to one kernel.
+//! A WebSocket connection to one kernel.
 
 use std::sync::Arc;
 
@@ -24,36 +24,36 @@ use crate::framing::{FramingError, V1_SUBPROTOCOL, v0, v1};
 use crate::limits::Limits;
 use crate::raw::RawMessage;
 
-/// Something that carries bytes.
+/// A byte stream.
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A connection, and the framing that messages have on it.
+/// A connection with its framing.
 pub(super) struct Socket {
     pub(super) stream: WebSocketStream<Box<dyn Io>>,
     pub(super) framing: FramingVersion,
 }
 
-/// The framing that messages have.
+/// The framing of messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FramingVersion {
     V0,
     V1,
 }
 
-/// Why there is no connection.
+/// The reason why a connection failed.
 #[derive(Debug)]
 pub(super) enum ConnectError {
-    /// It may work later.
+    /// A temporary error.
     Retryable(String),
-    /// The server says no.
+    /// The server refuses the connection.
     Refused(String),
 }
 
-/// More than the message itself: the table of offsets, and the envelope of the older framing.
+/// Allowance for the table of offsets and the envelope, in bytes.
 const FRAMING_OVERHEAD: usize = 1024 * 1024;
 
-/// Connects to a kernel. An old server does not know the newer framing, and is asked again without it.
+/// Connects to a kernel. If the server does not support the newer framing, connects without it.
 pub(super) async fn connect(
     server: &ServerClient,
     kernel_id: &str,
@@ -94,7 +94,7 @@ async fn attempt(
     Ok(Socket { stream, framing })
 }
 
-/// Opens the connection below the WebSocket.
+/// Opens the byte stream of the WebSocket.
 async fn open(server: &ServerClient, url: &Url) -> Result<Box<dyn Io>, Error> {
     let host = url.host_str().unwrap_or_default();
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -114,7 +114,7 @@ fn io_error(why: String) -> Error {
     Error::Io(std::io::Error::other(why))
 }
 
-/// A status between 400 and 499 will be the same the next time; anything else may pass.
+/// Classifies an error: most 4xx statuses are permanent, other errors are temporary.
 fn map_error(server: &ServerClient, error: Error) -> ConnectError {
     match error {
         Error::Http(response) => {
@@ -129,7 +129,7 @@ fn map_error(server: &ServerClient, error: Error) -> ConnectError {
 }
 
 impl FramingVersion {
-    /// Writes a message.
+    /// Encodes a message.
     pub(super) fn encode(
         self,
         channel: Channel,
@@ -144,7 +144,7 @@ impl FramingVersion {
         })
     }
 
-    /// Reads a message. `None` for those that carry none.
+    /// Decodes a WebSocket message. Returns `None` for control frames.
     pub(super) fn decode(
         self,
         message: Message,

@@ -1,4 +1,4 @@
-//! Keeps the WebSocket of a kernel connected, and moves its messages.
+//! Keeps the WebSocket of a kernel connected, and transfers its messages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,23 +19,23 @@ use crate::content::Content;
 use crate::execution::Loss;
 use crate::raw::RawMessage;
 
-/// Messages that wait to be sent, before callers wait too.
+/// Number of queued outgoing messages before callers wait.
 const OUTBOX_CAPACITY: usize = 64;
 
-/// The first pause between two tries to connect. Each further one is twice as long.
+/// The delay before the first reconnection. It doubles with each attempt.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
 
-/// The longest pause between two tries to connect.
+/// Maximum delay between two attempts to connect.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// A connection that broke sooner than this is not taken as one that worked.
+/// A connection that breaks earlier does not reset the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// How often a server is asked whether a kernel is still there that somebody waits for. To whoever is connected to a kernel
-/// it says nothing of its being deleted, and keeps the connection.
+/// Interval of the check that a kernel with pending requests still exists. A server keeps the connection of a deleted
+/// kernel and does not report the deletion.
 const DELETION_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What a server writes to standard error of an execution whose output it drops begins with this.
+/// Prefixes of the notices that a server writes to standard error of an execution whose output it drops.
 const RATE_LIMIT_NOTICES: [&str; 2] = ["IOPub message rate exceeded", "IOPub data rate exceeded"];
 
 /// Connects to a kernel of a server.
@@ -74,7 +74,7 @@ pub(super) async fn connect(
         tasks,
     };
     let client = Client::new(transport, options.client);
-    // The sender goes away only when it is closed.
+    // The sender is dropped only with the connection.
     let _ = connected.wait_for(|connected| *connected).await;
     match client.close_reason() {
         Some(reason) => Err(ClientError::Closed { reason, effect: Effect::None }),
@@ -88,24 +88,24 @@ struct SocketTask {
     dispatcher: Arc<Dispatcher>,
     options: Options,
     outgoing: mpsc::Receiver<(Channel, RawMessage)>,
-    /// Tells whether it is connected.
+    /// True while connected.
     connected: watch::Sender<bool>,
 }
 
-/// How a connection ended.
+/// The end of a connection.
 enum ConnectionEnd {
-    /// It broke.
+    /// The connection broke.
     Lost(String),
-    /// The other side sent more than is allowed.
+    /// The other side exceeded a limit.
     Violation(String),
-    /// The server does not have the kernel any more.
+    /// The server no longer has the kernel.
     Deleted,
-    /// The client is gone.
+    /// The client was dropped.
     Closed,
 }
 
 impl SocketTask {
-    /// Runs until the client is gone, or there is no way to connect any more.
+    /// Runs until the client is dropped, or connecting fails for good.
     async fn run(mut self) {
         let mut within = self.options.client.connect_timeout;
         let mut again = false;
@@ -119,7 +119,7 @@ impl SocketTask {
             let fences = self.announce(again);
             let ended = self.serve(socket, fences).await;
             self.connected.send_replace(false);
-            // What comes of a kernel that is gone is lost with it, and not on the way.
+            // The output of a deleted kernel is not lost on the way, but with the kernel.
             if !matches!(ended, ConnectionEnd::Deleted) {
                 Channel::MESSAGES.iter().for_each(|channel| self.dispatcher.disconnected(*channel));
             }
@@ -145,7 +145,7 @@ impl SocketTask {
         }
     }
 
-    /// Tells that all channels are connected. What to send in order to learn which replies are lost.
+    /// Marks all channels as connected. Returns the fences to send, which reveal the replies that are lost.
     fn announce(&self, again: bool) -> Vec<(Channel, RawMessage)> {
         let mut fences = Vec::new();
         for channel in Channel::MESSAGES {
@@ -156,7 +156,7 @@ impl SocketTask {
         fences
     }
 
-    /// Tries until it is connected, the server says no, or the time is over.
+    /// Connects, with retries until the server refuses or the time is over.
     async fn connect(&self, within: Duration, pause: &mut Duration) -> Result<Socket, CloseReason> {
         let mut why = "it took too long".to_owned();
         let trying = async {
@@ -178,7 +178,7 @@ impl SocketTask {
         }
     }
 
-    /// Moves messages both ways until the connection ends.
+    /// Transfers messages both ways until the connection ends.
     async fn serve(&mut self, socket: Socket, fences: Vec<(Channel, RawMessage)>) -> ConnectionEnd {
         let framing = socket.framing;
         let (mut sink, mut stream) = socket.stream.split();
@@ -199,14 +199,14 @@ impl SocketTask {
                     next = outgoing.recv() => match next {
                         Some(next) => sent(next),
                         None => {
-                            // Best effort: the server notices anyhow.
+                            // Best effort: the server notices the end of the stream anyway.
                             let _ = sink.close().await;
                             return Ok(());
                         }
                     },
                     Some(()) = pings.recv() => Ok(Message::Ping(bytes::Bytes::new())),
                 };
-                // Messages that are not JSON exist only where somebody made them so.
+                // Only a message built from invalid texts is not JSON.
                 if let Ok(message) = message {
                     sink.send(message).await?;
                 }
@@ -224,7 +224,7 @@ impl SocketTask {
     }
 }
 
-/// Waits until somebody waits for a kernel that the server does not have any more.
+/// Waits until requests are pending and the server no longer has the kernel.
 async fn wait_until_deleted(server: &ServerClient, kernel_id: &str, dispatcher: &Dispatcher) {
     loop {
         tokio::time::sleep(DELETION_POLL_INTERVAL).await;
@@ -236,7 +236,7 @@ async fn wait_until_deleted(server: &ServerClient, kernel_id: &str, dispatcher: 
     }
 }
 
-/// Receives until the connection ends. Pings when nothing comes.
+/// Receives messages until the connection ends. Pings a silent server.
 async fn receive<S>(
     dispatcher: &Dispatcher,
     framing: FramingVersion,
@@ -256,7 +256,7 @@ where
             }
             Err(_) => {
                 silent = true;
-                // If one waits to be sent already, that is the one.
+                // A queued ping serves as well.
                 let _ = ping.try_send(());
                 continue;
             }
@@ -273,12 +273,12 @@ where
                 None => {}
             },
         }
-        // A flood must not keep others from running.
+        // Yields during a flood, so that other tasks run.
         tokio::task::consume_budget().await;
     }
 }
 
-/// Gives a message to the dispatcher, unless it is the server's word that it drops output.
+/// Delivers a message to the dispatcher, or records a loss if it is the server's notice of one.
 fn deliver(dispatcher: &Dispatcher, channel: Channel, message: RawMessage) {
     if is_rate_notice(dispatcher, channel, &message) {
         dispatcher.record_loss(Loss::RateLimited, message.parent().msg_id());
@@ -287,7 +287,7 @@ fn deliver(dispatcher: &Dispatcher, channel: Channel, message: RawMessage) {
     }
 }
 
-/// The server writes its notice in our own session, which no kernel does.
+/// Returns true for a notice of the server. It carries the session of this client, which no kernel uses.
 fn is_rate_notice(dispatcher: &Dispatcher, channel: Channel, message: &RawMessage) -> bool {
     if channel != Channel::IoPub
         || message.msg_type() != "stream"

@@ -1,4 +1,4 @@
-//! Encryption: certificates are checked as the operating system does.
+//! TLS configuration. Certificates are verified as the operating system does.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rustls_platform_verifier::Verifier;
 
 use super::error::ServerError;
 
-/// What REST and WebSockets use. `roots` are further certificates to trust, in PEM.
+/// Returns the configuration of REST and WebSockets. `roots` are further trusted certificates, in PEM.
 pub(super) fn configuration(roots: &[u8]) -> Result<Arc<ClientConfig>, ServerError> {
     let tls_error = |why: String| ServerError::Tls { why };
     let provider = Arc::new(rustls::crypto::ring::default_provider());

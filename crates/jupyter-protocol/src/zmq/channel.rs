@@ -1,4 +1,4 @@
-//! Keeps one channel connected, and moves its messages.
+//! Keeps one channel connected, and transfers its messages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,44 +17,44 @@ use crate::client::{ClientOptions, CloseReason};
 use crate::codec::Codec;
 use crate::raw::RawMessage;
 
-/// The first pause between two tries to connect. Each further one is longer by a twentieth, so that a kernel that starts
-/// is found within a twentieth of the time that it has taken so far.
+/// The delay before the first retry. It grows by a twentieth with each attempt, so that a starting kernel is found
+/// within a twentieth of its start-up time.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(2);
 
-/// The longest pause between two tries to connect.
+/// Maximum delay between two attempts to connect.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
-/// Replies wait in the kernel for as long as it takes, so little is taken ahead of time, in bytes.
+/// Minimum size of the read-ahead buffer, in bytes. Enough for replies, which the kernel queues itself.
 const MIN_SPOOL_SIZE: usize = 1024 * 1024;
 
-/// A connection that broke sooner than this is not taken as one that worked.
+/// A connection that breaks earlier does not reset the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Everything that a channel needs.
+/// The task of one channel.
 pub(super) struct ChannelTask {
     pub(super) channel: Channel,
     pub(super) dispatcher: Arc<Dispatcher>,
-    /// What the kernel sends replies to. The same for all channels, and after every reconnection.
+    /// The routing identity of the client, the same for all channels and reconnections.
     pub(super) identity: Arc<str>,
     pub(super) dialer: Arc<dyn Dialer>,
     pub(super) folder: Arc<IpcDir>,
     pub(super) options: ClientOptions,
     pub(super) codec: Codec,
     pub(super) outgoing: mpsc::Receiver<(Channel, RawMessage)>,
-    /// Tells whether it is connected.
+    /// True while connected.
     pub(super) connected: watch::Sender<bool>,
 }
 
-/// How a connection ended.
+/// The end of a connection.
 enum ConnectionEnd {
-    /// It broke.
+    /// The connection broke.
     Lost(StopReason),
-    /// The client is gone.
+    /// The client was dropped.
     Closed,
 }
 
 impl ChannelTask {
-    /// Runs until the client is gone, or there is no way to connect any more.
+    /// Runs until the client is dropped, or connecting fails for good.
     pub(super) async fn run(mut self) {
         let mut within = self.timeout_for_channel(self.options.connect_timeout);
         let mut again = false;
@@ -96,7 +96,7 @@ impl ChannelTask {
         }
     }
 
-    /// Tries until it is connected, or the time is over.
+    /// Connects, with retries until the time is over.
     async fn connect(&self, within: Duration, backoff: &mut Backoff) -> Result<Link, CloseReason> {
         let mut why = "the handshake took too long".to_owned();
         let trying = async {
@@ -123,12 +123,13 @@ impl ChannelTask {
         }
     }
 
-    /// Some kernels listen on stdin late or never. Nobody may miss it, so there is no end to trying.
+    /// Returns the timeout of the channel. Some kernels listen on stdin late or never, and most clients can do without,
+    /// so that channel has none.
     fn timeout_for_channel(&self, default: Duration) -> Duration {
         if self.channel == Channel::Stdin { Duration::MAX } else { default }
     }
 
-    /// How many bytes are taken from the kernel ahead of time.
+    /// Returns the size of the read-ahead buffer, in bytes.
     fn spool(&self) -> usize {
         match self.channel {
             Channel::IoPub => self.options.buffered.max(MIN_SPOOL_SIZE),
@@ -140,7 +141,7 @@ impl ChannelTask {
         CloseReason::Unreachable { channel: self.channel, within, why }
     }
 
-    /// Moves messages both ways until the connection ends.
+    /// Transfers messages both ways until the connection ends.
     async fn serve(&mut self, link: Link, fences: Vec<RawMessage>) -> ConnectionEnd {
         let (socket, mut end_detector) = link.split();
         let finished = match socket {
@@ -157,7 +158,7 @@ impl ChannelTask {
         }
     }
 
-    /// Whether it ended because the client is gone.
+    /// Receives published messages. Returns true if the client was dropped, and false if the connection ended.
     async fn receive_published(
         &mut self,
         mut socket: SubSocket,
@@ -172,7 +173,7 @@ impl ChannelTask {
         }
     }
 
-    /// Whether it ended because the client is gone.
+    /// Sends and receives messages. Returns true if the client was dropped, and false if the connection ended.
     async fn exchange(
         &mut self,
         mut sender: DealerSendHalf,
@@ -180,7 +181,7 @@ impl ChannelTask {
         end_detector: &mut EndDetector,
         fences: Vec<RawMessage>,
     ) -> bool {
-        // Signing needs the codec as it is now, and receiving alters it.
+        // Receiving modifies the codec, so sending uses a copy.
         let signing = self.codec.clone();
         let (dispatcher, codec) = (&self.dispatcher, &mut self.codec);
         let receive = receive(dispatcher, codec, self.channel, &mut receiver, end_detector);
@@ -192,7 +193,7 @@ impl ChannelTask {
     }
 }
 
-/// Receives until the connection ends.
+/// Receives messages until the connection ends.
 async fn receive<R: SocketRecv>(
     dispatcher: &Dispatcher,
     codec: &mut Codec,
@@ -205,12 +206,12 @@ async fn receive<R: SocketRecv>(
             Ok(message) => dispatcher.deliver(channel, message),
             Err(_) => dispatcher.reject(),
         }
-        // A flood must not keep others from running.
+        // Yields during a flood, so that other tasks run.
         tokio::task::consume_budget().await;
     }
 }
 
-/// Sends until the client is gone. If the connection is lost, waits to be dropped.
+/// Sends until the client is dropped. If the connection is lost, waits to be dropped.
 async fn send(
     dispatcher: &Dispatcher,
     codec: &Codec,
@@ -232,7 +233,7 @@ async fn send(
     true
 }
 
-/// The library could not take it.
+/// The library did not take the message.
 struct SendFailed;
 
 async fn send_one(
@@ -244,7 +245,7 @@ async fn send_one(
     socket.send(frames).await.map_err(|_| SendFailed)
 }
 
-/// Backoff that grow.
+/// Delays that grow with each attempt.
 #[derive(Debug)]
 struct Backoff(Duration);
 
@@ -266,7 +267,7 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    /// What was made ready while this side paused is noticed late by little, measured by how long it took.
+    /// A kernel that becomes reachable during a delay is found late by a small part of its start-up time.
     #[test]
     fn a_pause_is_a_small_part_of_the_time_before_it() {
         let (mut backoff, mut before) = (Backoff::default(), Duration::ZERO);

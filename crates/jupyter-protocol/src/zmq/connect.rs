@@ -1,4 +1,4 @@
-//! Connecting to a kernel.
+//! Connects to a kernel over ZeroMQ.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::connection::ConnectionInfo;
 use crate::session::random_hex;
 use crate::signature::Signer;
 
-/// Messages that wait to be sent on one channel, before callers wait too.
+/// Number of queued outgoing messages of a channel before callers wait.
 const OUTBOX_CAPACITY: usize = 64;
 
-/// Connects to a kernel that is running or just starting.
+/// Connects to a kernel that is running or starting.
 ///
-/// Shell, control and IOPub are connected at the same time, stdin when it is needed first. Returns when they are. To know
-/// that the kernel answers, call [`Client::ready`].
+/// Shell, control and IOPub are connected concurrently, stdin on demand. Returns once the first three are connected. To
+/// know that the kernel answers, call [`Client::ready`].
 ///
-/// No connection shows that the process of the kernel has ended before it listened. So whoever started it watches the
-/// process beside this, and need not wait for the time to be over; the `manager` of this crate does:
+/// A connection does not show that the process of the kernel ended before it listened. If you started the process,
+/// watch it during the connection instead of waiting for the timeout, as the `manager` of this crate does:
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -51,12 +51,12 @@ const OUTBOX_CAPACITY: usize = 64;
 /// ```
 ///
 /// # Errors
-/// [`ClientError::Closed`] when a channel cannot be connected within
-/// [`connect_timeout`](crate::client::ClientOptions::connect_timeout), [`ClientError::Unsupported`] for a kernel whose
-/// connections are encrypted with CURVE, [`ClientError::Local`] when this machine has no place for a private socket.
+/// [`ClientError::Closed`] if a channel cannot be connected within
+/// [`connect_timeout`](crate::client::ClientOptions::connect_timeout), [`ClientError::Unsupported`] for a kernel that
+/// encrypts its connections with CURVE, [`ClientError::Local`] if no private socket can be created.
 ///
 /// # Cancellation
-/// Dropping the future closes what was connected. The kernel is not touched, and this can be called again.
+/// Dropping the future closes the connections. The kernel is unaffected, and this function can be called again.
 pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, ClientError> {
     if info.curve_publickey.is_some() || info.curve_secretkey.is_some() {
         let what = "connections that are encrypted with CURVE; use Unix sockets".to_owned();
@@ -71,7 +71,7 @@ pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, 
     let (client, mut connected) = start(info, &options, &dialer, &folder);
     let all = async {
         for connected in &mut connected {
-            // The sender goes away only when it is closed.
+            // The sender is dropped only with the client.
             let _ = connected.wait_for(|connected| *connected).await;
         }
     };
@@ -85,7 +85,8 @@ pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, 
     }
 }
 
-/// Starts all tasks. The client, and what tells that a channel is connected.
+/// Starts the tasks of all channels. Returns the client, and a receiver for each required channel that becomes true
+/// once it is connected.
 fn start(
     info: &ConnectionInfo,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Ways to reach the sockets of a kernel.
+//! Dialers, which open the byte streams of a kernel's channels.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,22 +11,22 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::channel::Channel;
 use crate::connection::{ConnectionInfo, Endpoint};
 
-/// Something that carries bytes both ways.
+/// A bidirectional byte stream.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// Opens connections to the channels of a kernel.
 ///
-/// It is called once for every connection, and again whenever one broke or could not be made. What it opens
-/// must end at the kernel's socket for that channel, and must end when that does.
+/// A dialer is called for every connection, and again for each retry. The returned stream must lead to the kernel's
+/// socket of that channel, and must end with it.
 ///
 /// ```
 /// use jupyter_protocol::Channel;
 /// use jupyter_protocol::zmq::{Dialer, Io, async_trait};
 /// use tokio::net::TcpStream;
 ///
-/// /// Through a proxy that knows the channels by name.
+/// /// Connects through a proxy that knows the channels by name.
 /// struct Proxy;
 ///
 /// #[async_trait]
@@ -41,26 +41,26 @@ pub trait Dialer: Send + Sync + 'static {
     /// Opens a connection to a channel.
     ///
     /// # Errors
-    /// When it could not be opened. It is tried again.
+    /// If the connection could not be opened. The client retries.
     ///
     /// # Cancellation
-    /// The future is dropped when the time to connect is over or the client is closed, and must leave nothing behind then.
+    /// The future is dropped on timeout or when the client is closed, and must not leak resources then.
     async fn dial(&self, channel: Channel) -> io::Result<Box<dyn Io>>;
 }
 
-/// Sockets of this machine or of the network, one for each channel.
+/// A dialer for sockets of this machine or of the network.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints(HashMap<Channel, Endpoint>);
 
 impl Endpoints {
-    /// Where a connection file says.
+    /// Uses the addresses of a connection file.
     #[must_use]
     pub fn from_connection_info(info: &ConnectionInfo) -> Self {
         let channels = Channel::MESSAGES.into_iter().chain([Channel::Heartbeat]);
         Self(channels.map(|channel| (channel, info.endpoint(channel))).collect())
     }
 
-    /// The same with another address for a channel.
+    /// Replaces the address of a channel.
     #[must_use]
     pub fn with(mut self, channel: Channel, endpoint: Endpoint) -> Self {
         self.0.insert(channel, endpoint);

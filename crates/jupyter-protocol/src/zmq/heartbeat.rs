@@ -1,4 +1,4 @@
-//! Sees whether the process of a kernel is alive.
+//! The heartbeat: checks that the process of a kernel is alive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::channel::Channel;
 use crate::client::Heartbeat;
 use crate::limits::Limits;
 
-/// Beats until it is dropped.
+/// Sends beats until the future is dropped.
 pub(super) async fn beat(
     dialer: Arc<dyn Dialer>,
     folder: Arc<IpcDir>,
@@ -24,7 +24,7 @@ pub(super) async fn beat(
     heartbeat: watch::Sender<Heartbeat>,
 ) {
     loop {
-        // A request that was not answered leaves its socket unusable, so there is a new one after every miss.
+        // A socket is unusable after an unanswered request, so each miss gets a new one.
         if let Ok(link) = Link::open(&*dialer, Channel::Heartbeat, "", limits, &folder, 4096).await
             && let (Socket::Req(mut socket), _ending) = link.split()
         {

@@ -1,4 +1,4 @@
-//! Unix sockets that nobody else can reach, for the library to connect to.
+//! Private Unix sockets, to which the ZeroMQ library connects.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -10,17 +10,17 @@ use tokio::net::UnixListener;
 
 use crate::connection::Endpoint;
 
-/// How many names are tried in one place.
+/// Maximum number of random names to try in one directory.
 const MAX_ATTEMPTS: usize = 100;
 
-/// A folder of our own, removed when this is dropped.
+/// A private directory, removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct IpcDir {
     path: PathBuf,
     next: AtomicU64,
 }
 
-/// A socket in the folder, removed when this is dropped.
+/// A socket in the directory, removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct IpcSocket {
     pub(super) listener: UnixListener,
@@ -28,7 +28,7 @@ pub(super) struct IpcSocket {
 }
 
 impl IpcDir {
-    /// Makes a folder that only this user can enter.
+    /// Creates a directory that only this user can enter.
     pub(crate) fn new() -> io::Result<Self> {
         Self::create_in(candidates())
     }
@@ -52,13 +52,13 @@ impl IpcDir {
         Err(last)
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     #[cfg(feature = "manager")]
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A new socket.
+    /// Creates a socket.
     pub(super) fn socket(&self) -> io::Result<IpcSocket> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(number.to_string());
@@ -68,13 +68,13 @@ impl IpcDir {
 
 impl Drop for IpcDir {
     fn drop(&mut self) {
-        // What is left over is a folder in a place for temporary files.
+        // Leftovers are in a directory for temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
 impl IpcSocket {
-    /// What the library connects to.
+    /// Returns the address for the library.
     pub(super) fn endpoint(&self) -> String {
         Endpoint::Ipc { path: self.path.clone() }.to_string()
     }
@@ -86,8 +86,8 @@ impl Drop for IpcSocket {
     }
 }
 
-/// A short name: some kernels take no more than 23 bytes for the path before the number of a channel, and
-/// `/run/user/1000/` is 15 of them. That it is not taken yet shows when the folder is made.
+/// Returns a random short name. Some kernels take at most 23 bytes for the path before the number of a channel, of
+/// which `/run/user/1000/` takes 15. An existing name shows when the directory is created.
 fn new_name() -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let mut random = [0; 5];
@@ -96,7 +96,7 @@ fn new_name() -> String {
     std::iter::once('k').chain(letters).collect()
 }
 
-/// Places for short-lived files, the best first.
+/// Returns directories for short-lived files, best first.
 fn candidates() -> Vec<PathBuf> {
     let runtime =
         std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());

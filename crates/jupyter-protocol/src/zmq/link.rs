@@ -19,25 +19,25 @@ use crate::limits::Limits;
 use crate::session::random_hex;
 use crate::zmtp::{FrameLimiter, Violation};
 
-/// How long a handshake may take. A tunnel may be slow; a kernel that accepts and says nothing must not keep us.
+/// Limits the handshake. A tunnel may be slow, and a kernel may accept the connection and send nothing.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After the pump has stopped in the middle of a frame, how long the library may take until the next message.
+/// Limits the wait for the library's next message after the pump has stopped within a frame.
 const FRAGMENT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// After the pump has stopped, how long the library may take until the next message. The last is our own.
+/// Limits the wait for the library's next message after the pump has stopped. The last message is the pump's mark.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no link.
+/// The reason why a link could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
-    /// It may work retryable.
+    /// A temporary error.
     #[error("{0}")]
     Retryable(String),
-    /// The other side broke the rules, and would again.
+    /// A violation of the protocol, which would occur again.
     #[error("{0}")]
     Permanent(Violation),
-    /// This machine has no socket for it.
+    /// No private socket could be created.
     #[error("{0}")]
     Local(std::io::Error),
 }
@@ -49,14 +49,14 @@ pub(super) enum Socket {
     Req(ReqSocket),
 }
 
-/// A connection that works, until it does not.
+/// An established connection.
 pub(super) struct Link {
     pub(super) socket: Socket,
     pump: JoinHandle<PumpEnd>,
     mark: Bytes,
 }
 
-/// The types of sockets that a kernel has for a channel.
+/// Returns the socket types that a kernel uses for a channel.
 fn peers(channel: Channel) -> &'static [&'static str] {
     match channel {
         Channel::IoPub => &["XPUB", "PUB"],
@@ -89,7 +89,7 @@ impl Link {
         let pumping = async move {
             match private.listener.accept().await {
                 Ok((library, _)) => {
-                    // Nobody else shall connect.
+                    // Accepts no other connection.
                     drop(private);
                     pump(kernel, library, limiter, spool, wire_mark).await
                 }
@@ -105,7 +105,7 @@ impl Link {
         match connected {
             Ok(socket) => Ok(Self { socket, pump: pump.keep(), mark }),
             Err(error) => {
-                // What the pump saw says more than what the library makes of it.
+                // The error of the pump is more specific than that of the library.
                 match tokio::time::timeout(Duration::from_millis(100), pump.handle()).await {
                     Ok(stopped) => Err(link_error(stopped)),
                     Err(_) => Err(LinkError::Retryable(error.to_string())),
@@ -114,13 +114,13 @@ impl Link {
         }
     }
 
-    /// Takes it apart: the socket, and what tells when everything was received.
+    /// Splits the link into its socket and the detector of its end.
     pub(super) fn split(self) -> (Socket, EndDetector) {
         (self.socket, EndDetector { pump: self.pump, mark: self.mark, end: None })
     }
 }
 
-/// Knows when a connection has ended.
+/// Detects the end of a connection.
 pub(super) struct EndDetector {
     pump: JoinHandle<PumpEnd>,
     mark: Bytes,
@@ -128,11 +128,11 @@ pub(super) struct EndDetector {
 }
 
 impl EndDetector {
-    /// Receives a message. `None` when there will be no more.
+    /// Receives a message. Returns `None` after the last.
     pub(super) async fn receive<R: SocketRecv>(&mut self, socket: &mut R) -> Option<Vec<Bytes>> {
         loop {
             if let Some(end) = &self.end {
-                // The library has it all, and needs a moment to hand it end.
+                // The library has received all data, and needs a moment to deliver it.
                 let timeout = if end.marked { DRAIN_TIMEOUT } else { FRAGMENT_TIMEOUT };
                 let next = tokio::time::timeout(timeout, socket.recv()).await.ok()?;
                 return self.unless_marked(next);
@@ -149,7 +149,7 @@ impl EndDetector {
         (frames.last() != Some(&self.mark)).then_some(frames)
     }
 
-    /// Why the connection has ended. Call it when there are no more messages.
+    /// Returns the reason for the end. Call it after the last message.
     pub(super) async fn reason(mut self) -> StopReason {
         match self.end.take() {
             Some(end) => end.stopped,
@@ -184,7 +184,7 @@ async fn connect(channel: Channel, identity: &str, endpoint: &str) -> Result<Soc
     Ok(match channel {
         Channel::IoPub => {
             let mut socket = SubSocket::with_options(options);
-            // Before connecting, so that it is the first thing the kernel hears.
+            // Subscribing before connecting makes the subscription the first message.
             socket.subscribe("").await?;
             socket.connect(endpoint).await?;
             Socket::Sub(socket)
@@ -204,14 +204,14 @@ async fn connect(channel: Channel, identity: &str, endpoint: &str) -> Result<Soc
     })
 }
 
-/// A message of one short frame.
+/// Encodes a message of one short frame.
 fn short_frame(body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0, u8::try_from(body.len()).unwrap_or(u8::MAX)];
     bytes.extend_from_slice(&body[..body.len().min(usize::from(u8::MAX))]);
     bytes
 }
 
-/// A task that ends with this, unless it is kept.
+/// A task that is aborted on drop, unless it is kept.
 struct AbortOnDrop(Option<JoinHandle<PumpEnd>>);
 
 impl AbortOnDrop {

@@ -1,9 +1,9 @@
-//! A client over ZeroMQ, the transport that kernels speak themselves.
+//! A client over ZeroMQ, the native transport of kernels.
 //!
-//! Every channel has a *pump* between the kernel and the ZeroMQ library. It moves bytes between the
-//! kernel's socket and a private Unix socket that the library connects to, and looks at every frame header on the
-//! way: see [`FrameLimiter`](crate::zmtp::FrameLimiter). So a kernel cannot make the library allocate what it announces, and the way to the
-//! kernel can be anything that carries bytes: see [`Dialer`].
+//! Every channel has a *pump* between the kernel and the ZeroMQ library. It transfers bytes between the kernel's socket
+//! and a private Unix socket to which the library connects, and checks every frame header: see
+//! [`FrameLimiter`](crate::zmtp::FrameLimiter). So a kernel cannot make the library allocate announced sizes, and any
+//! byte stream can lead to the kernel: see [`Dialer`].
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -24,8 +24,8 @@
 //! # }
 //! ```
 //!
-//! Connections that break are made again, with new sockets and the same identity. Requests that were sent and not
-//! answered are not sent again: whether their effect is known is told by [`ClientError::effect`].
+//! Broken connections are re-established with new sockets and the same identity. Requests without a reply are not sent
+//! again: [`ClientError::effect`] tells if their effect is known.
 
 mod channel;
 mod connect;
@@ -39,7 +39,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For implementations of [`Dialer`].
+/// Re-exported for implementations of [`Dialer`].
 pub use async_trait::async_trait;
 pub use connect::connect;
 pub use dial::{Dialer, Endpoints, Io};
@@ -48,20 +48,20 @@ pub use dial::{Dialer, Endpoints, Io};
 use crate::client::ClientError;
 use crate::client::ClientOptions;
 
-/// How to connect to a kernel.
+/// Options of a connection.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// What all transports have in common.
+    /// Options that all transports share.
     pub client: ClientOptions,
-    /// How to reach the kernel, if not directly where its connection file says.
+    /// Opens the connections, if they do not lead directly to the addresses of the connection file.
     pub dialer: Option<Arc<dyn Dialer>>,
-    /// How often to see whether the process is alive: [`Client::heartbeat`](crate::client::Client::heartbeat). Default: not at all.
+    /// Interval of the heartbeat: see [`Client::heartbeat`](crate::client::Client::heartbeat). Default: no heartbeat.
     pub heartbeat: Option<Duration>,
 }
 
 impl Options {
-    /// Reaches the kernel through something that carries bytes, such as a tunnel.
+    /// Sets the dialer, for example one that uses a tunnel.
     #[must_use]
     pub fn with_dialer(mut self, dialer: impl Dialer) -> Self {
         self.dialer = Some(Arc::new(dialer));

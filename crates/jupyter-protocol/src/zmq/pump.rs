@@ -1,4 +1,4 @@
-//! Moves bytes between a kernel and the ZeroMQ library, and cuts what is not allowed.
+//! Transfers bytes between a kernel and the ZeroMQ library, and cuts the connection on violations.
 
 use std::io;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::net::UnixStream;
 use super::dial::Io;
 use crate::zmtp::{FrameLimiter, Violation};
 
-/// Bytes that are moved at once.
+/// Number of bytes that are transferred at once.
 const CHUNK_SIZE: usize = 64 * 1024;
 
-/// Why a pump stopped.
+/// The reason for a pump's end.
 #[derive(Debug, Error)]
 pub(super) enum StopReason {
     /// The kernel closed the connection, or it broke.
     #[error("the connection ended: {0}")]
     Ended(io::Error),
-    /// The kernel broke the rules.
+    /// The kernel violated the protocol.
     #[error(transparent)]
     Violation(#[from] Violation),
     /// The library closed its side.
@@ -31,14 +31,14 @@ pub(super) enum StopReason {
 /// The end of a pump.
 #[derive(Debug)]
 pub(super) struct PumpEnd {
-    /// Why it ended.
+    /// The reason for the end.
     pub(super) stopped: StopReason,
-    /// Whether the library's side was told.
+    /// True if the library received the mark.
     pub(super) marked: bool,
 }
 
-/// Pumps until one side ends. Then tells the library's side by a message that has the `mark` as its last frame, if there is
-/// a place for it; so the reader knows that it has seen everything.
+/// Transfers bytes until one side ends. Then sends the library a message whose last frame is `mark`, if it is between
+/// frames, so that the reader knows that it has received everything.
 pub(super) async fn pump(
     kernel: Box<dyn Io>,
     library: UnixStream,
@@ -57,18 +57,18 @@ pub(super) async fn pump(
     if between {
         spool.bytes.extend_from_slice(&mark);
     }
-    // If the library is gone or stuck, there is nobody to tell.
+    // The library may be gone or stuck.
     let written = tokio::time::timeout(FLUSH_TIMEOUT, library_writer.write_all(&spool.bytes)).await;
     PumpEnd { stopped, marked: between && matches!(written, Ok(Ok(()))) }
 }
 
-/// How long the library may take to read what came before the end.
+/// Limits the wait for the library to read the remaining data.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes that were taken from the kernel and not yet by the library.
+/// A read-ahead buffer: bytes that the library has not taken yet.
 ///
-/// A kernel drops what it publishes when nobody reads for a moment, and tells nobody. So reading comes first, whatever the
-/// library and what is behind it do with it.
+/// A kernel whose published messages are not read drops them and does not report the loss. So reading takes precedence,
+/// even if the library is slow.
 struct Spool {
     bytes: BytesMut,
     capacity: usize,
@@ -79,7 +79,7 @@ impl Spool {
         self.bytes.len() < self.capacity
     }
 
-    /// Forgets what was written, and the memory when it was much.
+    /// Removes written bytes, and releases the memory of an empty buffer.
     fn written(&mut self, length: usize) {
         self.bytes.advance(length);
         if self.bytes.is_empty() {
@@ -88,7 +88,7 @@ impl Spool {
     }
 }
 
-/// From the kernel to the library, guarded.
+/// Transfers bytes from the kernel to the library, through the limiter.
 async fn inwards(
     mut kernel: impl AsyncRead + Unpin,
     library: &mut (impl AsyncWrite + Unpin),
@@ -97,7 +97,7 @@ async fn inwards(
 ) -> StopReason {
     let mut chunk = vec![0; CHUNK_SIZE];
     loop {
-        // Neither is interrupted when it has begun to move bytes.
+        // Both operations are cancel-safe: they transfer bytes only when they complete.
         tokio::select! {
             length = kernel.read(&mut chunk), if spool.has_room() => {
                 let length = match length {
@@ -117,7 +117,7 @@ async fn inwards(
     }
 }
 
-/// From the library to the kernel.
+/// Transfers bytes from the library to the kernel.
 async fn outwards(
     mut library: impl AsyncRead + Unpin,
     mut kernel: impl AsyncWrite + Unpin,

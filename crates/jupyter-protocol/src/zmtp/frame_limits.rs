@@ -1,7 +1,7 @@
-//! Looks at what a kernel sends before a ZeroMQ library does.
+//! Checks the frames of a kernel before a ZeroMQ library reads them.
 //!
-//! The library believes the lengths in frame headers and allocates them, so nine bytes could end the
-//! process. The limiter reads every header first and lets pass only what is within the limits.
+//! The library allocates the length in a frame header, so nine bytes could abort the process. The limiter reads every
+//! header first and passes only frames within the limits.
 
 use bytes::BytesMut;
 use thiserror::Error;
@@ -10,45 +10,45 @@ use super::ready::property;
 use super::{COMMAND, GREETING, LONG, MAX_COMMAND, MORE};
 use crate::limits::Limits;
 
-/// Why a connection is cut.
+/// The reason why a connection is cut.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// The first bytes are not those of ZMTP 3.
+    /// The greeting is not that of ZMTP 3.
     #[error("the other side does not speak ZMTP 3")]
     Greeting,
-    /// The connection is to be secured in a way that is not supported.
+    /// The security mechanism is not supported.
     #[error("the other side wants the security mechanism {0:?}, only NULL is supported")]
     Mechanism(String),
-    /// The other side is not the socket that belongs to this channel.
+    /// The socket type of the other side does not fit the channel.
     #[error("the other side is a {0:?} socket, which does not belong here")]
     SocketType(String),
-    /// A frame has flags that do not exist, or a command that is longer than any.
+    /// A frame has invalid flags, or a command is too long.
     #[error("invalid frame header")]
     Header,
-    /// A message came before the handshake was over, or the handshake is not one.
+    /// A message preceded the end of the handshake, or the handshake is invalid.
     #[error("invalid handshake")]
     Handshake,
-    /// A frame, or all of a message, is longer than the limit.
+    /// A frame or a message exceeds a limit.
     #[error("{length} bytes are over the limit of {limit}")]
     TooLong {
         /// Length in bytes.
         length: u64,
-        /// The limit that holds, in bytes.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// A message has more frames than [`Limits::frames`].
     #[error("more than {limit} frames in one message")]
     TooManyFrames {
-        /// The limit that holds.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// A filter for the bytes that come from one connection.
+/// A filter for the incoming bytes of one connection.
 ///
-/// What was let through is well formed: a greeting, READY, and messages within the limits. Commands after READY are
-/// left out. Nothing of a frame is let through before its header was seen.
+/// The output is well-formed: a greeting, READY, and messages within the limits. Commands after READY are removed. No
+/// byte of a frame passes before its header is checked.
 #[derive(Clone, Debug)]
 pub struct FrameLimiter {
     peers: &'static [&'static str],
@@ -64,24 +64,24 @@ pub struct FrameLimiter {
 enum State {
     Greeting,
     Header,
-    /// Bytes of a command that are still to come. It is buffered until it is complete.
+    /// A command with this many missing bytes. It is buffered until it is complete.
     Command(usize),
-    /// Bytes of a frame that are still to come.
+    /// The body of a frame with this many missing bytes.
     Body(u64),
 }
 
 impl FrameLimiter {
-    /// A limiter for a new connection to one of these types of sockets.
+    /// Creates a limiter for a new connection to one of these socket types.
     #[must_use]
     pub fn new(peers: &'static [&'static str], limits: Limits) -> Self {
         let state = State::Greeting;
         Self { peers, limits, state, buffered: Vec::new(), is_ready: false, frames: 0, bytes: 0 }
     }
 
-    /// Appends to `out` what may pass of `input`.
+    /// Appends the permitted bytes of `input` to `out`.
     ///
     /// # Errors
-    /// [`Violation`]. What was appended before stands; the connection is to be cut.
+    /// [`Violation`]. Bytes that were appended before are valid; the connection must be cut.
     pub fn filter(&mut self, mut input: &[u8], out: &mut BytesMut) -> Result<(), Violation> {
         while !input.is_empty() {
             input = match self.state {
@@ -94,7 +94,7 @@ impl FrameLimiter {
         Ok(())
     }
 
-    /// Whether what was let through ends between two frames, so that another frame could be appended.
+    /// Returns true if the output ends between two frames, so that another frame can be appended.
     #[must_use]
     pub fn is_between_frames(&self) -> bool {
         self.is_ready && !matches!(self.state, State::Body(_) | State::Greeting)
@@ -102,7 +102,7 @@ impl FrameLimiter {
 
     fn greeting<'a>(&mut self, input: &'a [u8], out: &mut BytesMut) -> Result<&'a [u8], Violation> {
         let rest = self.buffer(input, GREETING);
-        // Older versions begin with other bytes and then wait, so do not wait for all 64.
+        // Older versions send other bytes and then wait, so the first bytes are checked before all 64 have arrived.
         if self.buffered[0] != 0xff || self.buffered.get(9).is_some_and(|byte| *byte != 0x7f) {
             return Err(Violation::Greeting);
         }
@@ -191,7 +191,7 @@ impl FrameLimiter {
         Ok(rest)
     }
 
-    /// Lets READY pass once, and no other command.
+    /// Passes READY once, and removes other commands.
     fn finish_command(&mut self, out: &mut BytesMut) -> Result<(), Violation> {
         self.state = State::Header;
         if self.is_ready {
@@ -228,13 +228,13 @@ impl FrameLimiter {
         }
     }
 
-    /// Lets pass what is buffered.
+    /// Passes the buffered bytes.
     fn release(&mut self, out: &mut BytesMut) {
         out.extend_from_slice(&self.buffered);
         self.buffered.clear();
     }
 
-    /// Holds bytes until there are so many; what is left over.
+    /// Buffers bytes up to a total of `until`. Returns the rest of the input.
     fn buffer<'a>(&mut self, input: &'a [u8], until: usize) -> &'a [u8] {
         let (part, rest) = input.split_at((until - self.buffered.len()).min(input.len()));
         self.buffered.extend_from_slice(part);
@@ -274,7 +274,7 @@ mod tests {
         [&[flags | LONG][..], &length.to_be_bytes()].concat()
     }
 
-    /// What passes when the bytes come in pieces of this size.
+    /// Returns the output for input in chunks of this size.
     fn filter(bytes: &[u8], piece: usize, limits: Limits) -> (Vec<u8>, Result<(), Violation>) {
         let mut limiter = FrameLimiter::new(ROUTERS, limits);
         let mut out = BytesMut::new();

@@ -1,7 +1,7 @@
-//! The bytes of ZeroMQ connections: ZMTP 3, as far as a guard and a test need to know them.
+//! ZMTP 3, the wire protocol of ZeroMQ, reduced to the needs of a limiter and of tests.
 //!
-//! A connection begins with a greeting of 64 bytes from each side, then a READY command from each side. What
-//! follows are frames: a byte of flags, the length in one byte or in eight, the bytes.
+//! A connection starts with a greeting of 64 bytes from each side, then a READY command from each side. Frames follow:
+//! a byte of flags, the length in one or eight bytes, the body.
 
 #[cfg(feature = "zmq")]
 mod frame_limits;
@@ -22,5 +22,5 @@ pub(crate) const LONG: u8 = 2;
 /// The frame is a command, not a part of a message.
 pub(crate) const COMMAND: u8 = 4;
 
-/// The longest command that is accepted, in bytes. READY needs about fifty.
+/// Maximum size of a command, in bytes. READY needs about fifty.
 pub(crate) const MAX_COMMAND: usize = 4096;

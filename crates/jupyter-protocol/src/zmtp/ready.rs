@@ -1,6 +1,6 @@
-//! The READY command: what kind of socket the other side is.
+//! The READY command, which carries the socket type of the other side.
 
-/// The value of a property of a READY command, or `None` if it is not one, is cut, or has no such property.
+/// Returns a property of a READY command, or `None` if the command is another one or truncated, or lacks the property.
 pub(crate) fn property<'a>(command: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let (name, mut rest) = short(command)?;
     if name != b"READY" {
@@ -12,7 +12,7 @@ pub(crate) fn property<'a>(command: &'a [u8], wanted: &str) -> Option<&'a [u8]> 
         let (length, after) = after.split_first_chunk::<4>()?;
         let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
         let (value, after) = after.split_at_checked(length)?;
-        // Names count without case. They are text.
+        // Property names are ASCII, and case does not matter.
         if std::str::from_utf8(key).ok()?.eq_ignore_ascii_case(wanted) {
             found = Some(value);
         }
@@ -21,7 +21,7 @@ pub(crate) fn property<'a>(command: &'a [u8], wanted: &str) -> Option<&'a [u8]> 
     found
 }
 
-/// Bytes behind a length of one byte, and what follows.
+/// Splits off a field with a length of one byte. Returns the field and the rest.
 fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(*length))

@@ -1,4 +1,4 @@
-//! Writing and reading ZMTP for tests: the side of a kernel.
+//! ZMTP of a kernel's side, for tests.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::{COMMAND, GREETING, LONG, MAX_COMMAND, MORE, ready};
 
-/// The longest frame that a test receives, in bytes.
+/// Maximum size of a received frame, in bytes.
 const MAX_FRAME: u64 = 256 * 1024 * 1024;
 
-/// The greeting of a side that wants this security mechanism.
+/// Encodes a greeting with a security mechanism.
 pub(crate) fn greeting(mechanism: &str) -> Vec<u8> {
     let mut bytes = vec![0; GREETING];
     bytes[0] = 0xff;
@@ -20,7 +20,7 @@ pub(crate) fn greeting(mechanism: &str) -> Vec<u8> {
     bytes
 }
 
-/// A READY command for this type of socket.
+/// Encodes a READY command with a socket type.
 pub(crate) fn ready(socket_type: &str) -> Vec<u8> {
     let mut body = b"\x05READY\x0bSocket-Type".to_vec();
     body.extend_from_slice(&(socket_type.len() as u32).to_be_bytes());
@@ -28,7 +28,7 @@ pub(crate) fn ready(socket_type: &str) -> Vec<u8> {
     frame(COMMAND, &body)
 }
 
-/// One frame.
+/// Encodes a frame.
 pub(crate) fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = match u8::try_from(body.len()) {
         Ok(length) => vec![flags, length],
@@ -38,14 +38,14 @@ pub(crate) fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A message of several frames.
+/// Encodes a message of several frames.
 pub(crate) fn message(frames: &[Bytes]) -> Vec<u8> {
     let last = frames.len().saturating_sub(1);
     let flags = |at| if at == last { 0 } else { MORE };
     frames.iter().enumerate().flat_map(|(at, body)| frame(flags(at), body)).collect()
 }
 
-/// Exchanges greetings and READY. The identity of the other side.
+/// Exchanges greetings and READY. Returns the identity of the other side.
 pub(crate) async fn accept<S>(stream: &mut S, greeting: &[u8], ready: &[u8]) -> io::Result<Bytes>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -59,7 +59,7 @@ where
     Ok(Bytes::copy_from_slice(identity.unwrap_or_default()))
 }
 
-/// Reads a message of several frames. Commands are skipped.
+/// Reads a message of several frames, and skips commands.
 pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<Bytes>> {
     let mut frames = Vec::new();
     loop {

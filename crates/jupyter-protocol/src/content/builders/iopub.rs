@@ -1,23 +1,23 @@
-//! What a kernel publishes, comms, and what it asks its user.
+//! Constructors of published content, comms and questions to the user.
 
 use super::super::*;
 use crate::json::JsonMap;
 use crate::media::MimeBundle;
 
 impl Stream {
-    /// Text on one of the streams.
+    /// Creates text on a stream.
     #[must_use]
     pub fn new(name: StreamName, text: impl Into<String>) -> Self {
         Self { name, text: text.into(), ..Self::default() }
     }
 
-    /// Text on standard output.
+    /// Creates text on standard output.
     #[must_use]
     pub fn stdout(text: impl Into<String>) -> Self {
         Self::new(StreamName::Stdout, text)
     }
 
-    /// Text on standard error.
+    /// Creates text on standard error.
     #[must_use]
     pub fn stderr(text: impl Into<String>) -> Self {
         Self::new(StreamName::Stderr, text)
@@ -31,13 +31,13 @@ impl Transient {
 }
 
 impl DisplayData {
-    /// Something to show.
+    /// Creates a display.
     #[must_use]
     pub fn new(data: MimeBundle) -> Self {
         Self { data, ..Self::default() }
     }
 
-    /// The same with an id, by which an [`UpdateDisplayData`] replaces it.
+    /// Sets the id by which an [`UpdateDisplayData`] replaces the display.
     #[must_use]
     pub fn with_display_id(mut self, display_id: impl Into<String>) -> Self {
         self.transient = Transient::from_display_id(display_id);
@@ -46,7 +46,7 @@ impl DisplayData {
 }
 
 impl UpdateDisplayData {
-    /// Something new to show wherever this id is shown.
+    /// Creates new content for all displays with this id.
     #[must_use]
     pub fn new(display_id: impl Into<String>, data: MimeBundle) -> Self {
         Self { data, transient: Transient::from_display_id(display_id), ..Self::default() }
@@ -54,7 +54,7 @@ impl UpdateDisplayData {
 }
 
 impl ExecuteInput {
-    /// Code that begins to run, with its number.
+    /// Creates the announcement of code that starts to run, with its number.
     #[must_use]
     pub fn new(code: impl Into<String>, execution_count: i64) -> Self {
         Self { code: code.into(), execution_count: Some(execution_count), ..Self::default() }
@@ -62,7 +62,7 @@ impl ExecuteInput {
 }
 
 impl ExecuteResult {
-    /// The value of the last expression of the code with this number.
+    /// Creates the value of the last expression, with the number of the execution.
     #[must_use]
     pub fn new(execution_count: i64, data: MimeBundle) -> Self {
         Self { execution_count: Some(execution_count), data, ..Self::default() }
@@ -70,13 +70,13 @@ impl ExecuteResult {
 }
 
 impl ErrorContent {
-    /// An exception: its kind and its message.
+    /// Creates an exception from its type and its message.
     #[must_use]
     pub fn new(ename: impl Into<String>, evalue: impl Into<String>) -> Self {
         Self { ename: ename.into(), evalue: evalue.into(), ..Self::default() }
     }
 
-    /// The same with lines that say where.
+    /// Sets the lines of the traceback.
     #[must_use]
     pub fn with_traceback(mut self, lines: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.traceback = lines.into_iter().map(Into::into).collect();
@@ -85,19 +85,19 @@ impl ErrorContent {
 }
 
 impl Status {
-    /// What the kernel does now.
+    /// Creates a status.
     #[must_use]
     pub fn new(execution_state: ExecutionState) -> Self {
         Self { execution_state, ..Self::default() }
     }
 
-    /// It works on the request that the message answers.
+    /// Creates the status before the kernel processes a request.
     #[must_use]
     pub fn busy() -> Self {
         Self::new(ExecutionState::Busy)
     }
 
-    /// It is done with the request that the message answers.
+    /// Creates the status after the kernel has processed a request.
     #[must_use]
     pub fn idle() -> Self {
         Self::new(ExecutionState::Idle)
@@ -105,7 +105,7 @@ impl Status {
 }
 
 impl ClearOutput {
-    /// Removes what was shown: at once, or when there is something new to show instead.
+    /// Clears the output: at once, or with `wait` when the next output arrives.
     #[must_use]
     pub fn new(wait: bool) -> Self {
         Self { wait, ..Self::default() }
@@ -113,7 +113,7 @@ impl ClearOutput {
 }
 
 impl IopubWelcome {
-    /// The subscription to these topics is in effect; empty for all of them.
+    /// Announces that the subscription to a topic is in effect. The empty topic matches all messages.
     #[must_use]
     pub fn new(subscription: impl Into<String>) -> Self {
         Self { subscription: subscription.into(), ..Self::default() }
@@ -121,7 +121,7 @@ impl IopubWelcome {
 }
 
 impl InputRequest {
-    /// Asks for a line. With `password`, what is typed is not shown.
+    /// Asks for a line of input. With `password`, the input is not echoed.
     #[must_use]
     pub fn new(prompt: impl Into<String>, password: bool) -> Self {
         Self { prompt: prompt.into(), password, ..Self::default() }
@@ -129,7 +129,7 @@ impl InputRequest {
 }
 
 impl InputReply {
-    /// The line, without its end.
+    /// Creates the answer: a line without its end.
     #[must_use]
     pub fn new(value: impl Into<String>) -> Self {
         Self { value: value.into(), ..Self::default() }
@@ -137,7 +137,7 @@ impl InputReply {
 }
 
 impl CommOpen {
-    /// Opens a comm with a target of the other side.
+    /// Opens a comm to a target of the other side.
     #[must_use]
     pub fn new(comm_id: impl Into<String>, target_name: impl Into<String>, data: JsonMap) -> Self {
         let (comm_id, target_name) = (comm_id.into(), target_name.into());
@@ -146,7 +146,7 @@ impl CommOpen {
 }
 
 impl CommMsg {
-    /// A message on a comm.
+    /// Creates a message on a comm.
     #[must_use]
     pub fn new(comm_id: impl Into<String>, data: JsonMap) -> Self {
         Self { comm_id: comm_id.into(), data, ..Self::default() }

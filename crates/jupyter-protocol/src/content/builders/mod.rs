@@ -1,4 +1,4 @@
-//! Making contents: what a message of a type nearly always needs, as arguments.
+//! Constructors of contents, with the fields that nearly every message of the type sets as arguments.
 
 mod iopub;
 mod requests;

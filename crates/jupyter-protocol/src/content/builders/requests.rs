@@ -1,16 +1,16 @@
-//! Requests, and the replies of a kernel.
+//! Constructors of requests and of the replies of a kernel.
 
 use super::super::*;
 use crate::media::MimeBundle;
 
 impl ExecuteReply {
-    /// The code ran and succeeded, with this number. Of code that did not: [`ExecuteReply::failed`].
+    /// Reports that the code ran and succeeded, with its number. For code that failed, see [`ExecuteReply::failed`].
     #[must_use]
     pub fn new(execution_count: i64) -> Self {
         Self { execution_count: Some(execution_count), ..Self::default() }
     }
 
-    /// The code was not run, because an earlier request failed.
+    /// Reports that the code did not run, because an earlier request failed.
     #[must_use]
     pub fn aborted() -> Self {
         Self { status: ReplyStatus::Aborted, ..Self::default() }
@@ -18,7 +18,7 @@ impl ExecuteReply {
 }
 
 impl InspectRequest {
-    /// Asks about the thing at a place of the code, counted in Unicode code points.
+    /// Asks about the object at a position of the code, in Unicode code points.
     #[must_use]
     pub fn new(code: impl Into<String>, cursor_pos: u64) -> Self {
         Self { code: code.into(), cursor_pos, ..Self::default() }
@@ -26,7 +26,7 @@ impl InspectRequest {
 }
 
 impl InspectReply {
-    /// This was found. If nothing was, the default says so.
+    /// Reports what was found. The default reports that nothing was found.
     #[must_use]
     pub fn new(data: MimeBundle) -> Self {
         Self { found: true, data, ..Self::default() }
@@ -34,13 +34,13 @@ impl InspectReply {
 }
 
 impl CompleteRequest {
-    /// Asks how the code can go on at a place, counted in Unicode code points.
+    /// Asks for completions at a position of the code, in Unicode code points.
     #[must_use]
     pub fn new(code: impl Into<String>, cursor_pos: u64) -> Self {
         Self { code: code.into(), cursor_pos, ..Self::default() }
     }
 
-    /// Asks how the code can go on at its end.
+    /// Asks for completions at the end of the code.
     #[must_use]
     pub fn at_end(code: impl Into<String>) -> Self {
         let code = code.into();
@@ -50,7 +50,7 @@ impl CompleteRequest {
 }
 
 impl CompleteReply {
-    /// What can stand between the two places, counted in Unicode code points.
+    /// Returns completions that replace the given range, in Unicode code points.
     #[must_use]
     pub fn new(
         matches: impl IntoIterator<Item = impl Into<String>>,
@@ -72,7 +72,7 @@ impl HistoryRequest {
         Self { raw: true, n: Some(lines), ..Self::default() }
     }
 
-    /// Asks for lines that match a glob pattern, as they were typed: the last of them, and so many at most.
+    /// Asks for the last lines that match a glob pattern, as they were typed.
     #[must_use]
     pub fn search(pattern: impl Into<String>, lines: i64) -> Self {
         let (hist_access_type, pattern) = (HistoryAccess::Search, Some(pattern.into()));
@@ -81,7 +81,7 @@ impl HistoryRequest {
 }
 
 impl IsCompleteRequest {
-    /// Asks whether this code could be run.
+    /// Asks if this code is complete.
     #[must_use]
     pub fn new(code: impl Into<String>) -> Self {
         Self { code: code.into(), ..Self::default() }
@@ -89,13 +89,13 @@ impl IsCompleteRequest {
 }
 
 impl IsCompleteReply {
-    /// Whether it could.
+    /// Creates an answer.
     #[must_use]
     pub fn new(status: Completeness) -> Self {
         Self { status, ..Self::default() }
     }
 
-    /// More lines are needed. The next one may begin with `indent`.
+    /// Reports that more lines are needed. The next line may start with `indent`.
     #[must_use]
     pub fn incomplete(indent: impl Into<String>) -> Self {
         Self { indent: indent.into(), ..Self::new(Completeness::Incomplete) }
@@ -103,7 +103,7 @@ impl IsCompleteReply {
 }
 
 impl KernelInfoReply {
-    /// A kernel of this name and version, for a language, that speaks [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION).
+    /// Describes a kernel by its name, version and language. It speaks [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION).
     #[must_use]
     pub fn new(
         implementation: impl Into<String>,
@@ -119,7 +119,7 @@ impl KernelInfoReply {
         }
     }
 
-    /// The same with something it can do beyond the basics.
+    /// Adds a supported feature.
     #[must_use]
     pub fn with_feature(mut self, feature: impl Into<String>) -> Self {
         self.supported_features.push(feature.into());
@@ -128,7 +128,8 @@ impl KernelInfoReply {
 }
 
 impl LanguageInfo {
-    /// A language: its name and version, the MIME type of its source code, and the extension of file names with the dot.
+    /// Describes a language: its name and version, the MIME type of its source code, and the extension of its files
+    /// with the dot.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -147,7 +148,7 @@ impl LanguageInfo {
 }
 
 impl HelpLink {
-    /// A link with a text to show.
+    /// Creates a link with a title.
     #[must_use]
     pub fn new(text: impl Into<String>, url: impl Into<String>) -> Self {
         Self { text: text.into(), url: url.into(), ..Self::default() }
@@ -155,7 +156,7 @@ impl HelpLink {
 }
 
 impl ShutdownRequest {
-    /// Asks the kernel to end, and says whether it will be started again.
+    /// Asks the kernel to end. `restart` announces another start.
     #[must_use]
     pub fn new(restart: bool) -> Self {
         Self { restart, ..Self::default() }
@@ -163,7 +164,7 @@ impl ShutdownRequest {
 }
 
 impl ShutdownReply {
-    /// The kernel ends. `restart` is that of the request.
+    /// Confirms the end of the kernel. `restart` is that of the request.
     #[must_use]
     pub fn new(restart: bool) -> Self {
         Self { restart, ..Self::default() }
@@ -171,7 +172,7 @@ impl ShutdownReply {
 }
 
 impl CreateSubshellReply {
-    /// The new subshell.
+    /// Returns the id of the new subshell.
     #[must_use]
     pub fn new(subshell_id: impl Into<String>) -> Self {
         Self { subshell_id: subshell_id.into(), ..Self::default() }
@@ -187,7 +188,7 @@ impl DeleteSubshellRequest {
 }
 
 impl ListSubshellReply {
-    /// The ids of all subshells.
+    /// Returns the ids of all subshells.
     #[must_use]
     pub fn new(subshell_ids: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let subshell_id = subshell_ids.into_iter().map(Into::into).collect();
