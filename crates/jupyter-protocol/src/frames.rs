@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart_and_joined() {
+    fn frames_are_split_and_joined() {
         let wire = frames(&["a", "b", "<IDS|MSG>", "s", "h", "p", "m", "c", "x", "<IDS|MSG>"]);
         let split = Frames::split(wire.clone(), &Limits::default()).unwrap();
         assert_eq!((split.identities.len(), split.buffers.len()), (2, 2));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_rejected() {
+    fn truncated_messages_are_rejected() {
         let limits = Limits::default();
         assert_eq!(error(&[], &limits), FrameError::NoDelimiter);
         assert_eq!(error(&["a", "b"], &limits), FrameError::NoDelimiter);

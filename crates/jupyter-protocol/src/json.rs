@@ -29,7 +29,7 @@ pub enum ShapeError {
     #[error("JSON has brackets that do not match")]
     Unbalanced,
     /// The object is followed by more text.
-    #[error("JSON object is followed by something else")]
+    #[error("JSON object is followed by other text")]
     Trailing,
     /// The text is nested deeper than [`Limits::json_depth`].
     #[error("JSON is nested deeper than {limit}")]
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_does_not() {
+    fn anything_else_is_rejected() {
         for (text, error) in [
             ("", ShapeError::NotAnObject),
             ("null", ShapeError::NotAnObject),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_parsed_at_once_is_what_passes_the_check() {
+    fn the_fast_path_accepts_what_the_check_accepts() {
         let limits = Limits { json_values: 40, json_depth: 3, ..Limits::default() };
         let many = format!("{{\"a\":[{}0]}}", "0,".repeat(40));
         let cases = [

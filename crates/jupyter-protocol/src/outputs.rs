@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn notebooks_are_valid_whatever_code_shows() {
+    fn notebooks_are_valid_for_any_display() {
         let data = MimeBundle::default()
             .with("text/html", 5)
             .with("image/png", Value::Null)
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_waits_when_it_is_told_to() {
+    fn clearing_can_wait_for_the_next_output() {
         let clear = |wait| Event::ClearOutput { wait };
         assert_eq!(shown(&after(&[text("stdout", "a"), clear(false)])), Vec::<String>::new());
         let waiting = after(&[text("stdout", "a"), clear(true), Event::Idle]);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_the_budget_is_counted() {
+    fn output_over_the_budget_is_counted() {
         let mut outputs = Outputs::new(OVERHEAD + 5);
         outputs.apply(&text("stdout", "abcdé"));
         assert_eq!((shown(&outputs), outputs.dropped()), (vec!["abcd".to_owned()], 2));

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_cause_shows_nothing() {
+    fn messages_of_other_clients_prove_nothing() {
         let mut bench = Bench::connected();
         let other = bench.kernel.request(status("busy"));
         bench.readiness.on_message(Channel::IoPub, &other, bench.now);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_begins_anew() {
+    fn a_lost_connection_starts_over() {
         let mut bench = Bench::connected();
         bench.answer(Channel::Shell);
         bench.publish_for(Channel::Shell);

@@ -100,7 +100,7 @@ impl Default for Session {
 /// Returns random bytes in hexadecimal.
 pub(crate) fn random_hex(bytes: usize) -> String {
     let mut random = vec![0; bytes];
-    getrandom::fill(&mut random).expect("the system gives random numbers");
+    getrandom::fill(&mut random).expect("the system provides random numbers");
     random.iter().fold(String::with_capacity(bytes * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

@@ -113,7 +113,7 @@ pub enum SignatureError {
     #[error("message has an invalid signature")]
     Invalid,
     /// A message with the same signature was accepted before.
-    #[error("message was sent before")]
+    #[error("message was received before")]
     Replayed,
 }
 

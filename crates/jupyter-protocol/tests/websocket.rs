@@ -116,14 +116,11 @@ async fn a_kernel_that_is_gone_ends_it() {
 #[tokio::test]
 async fn requests_that_went_with_the_kernel_fail() {
     for (code, expected) in [
-        ("publish status {\"execution_state\": \"restarting\"}", "the kernel was started again"),
-        (
-            "publish status {\"execution_state\": \"autorestarting\"}",
-            "the kernel was started again",
-        ),
+        ("publish status {\"execution_state\": \"restarting\"}", "the kernel was restarted"),
+        ("publish status {\"execution_state\": \"autorestarting\"}", "the kernel was restarted"),
         ("publish status {\"execution_state\": \"dead\"}", "the kernel died"),
         // The server says nothing; the new process does.
-        ("restart", "the kernel was started again"),
+        ("restart", "the kernel was restarted"),
     ] {
         let ignored = vec![(Channel::Shell, "complete_request")];
         let behaviour = Behaviour { ignored, ..Behaviour::default() };

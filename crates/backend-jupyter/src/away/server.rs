@@ -77,6 +77,12 @@ pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {
             let hint = if why.contains("token") { GIVE_TOKEN } else { GIVE_ADDRESS };
             return Error::invalid("server_url", why.clone()).with_hint(hint);
         }
+        ServerError::Header { name, .. } if name.eq_ignore_ascii_case("authorization") => {
+            return Error::invalid("token", "cannot be sent in a header").with_hint(GIVE_TOKEN);
+        }
+        ServerError::Header { name, why } => {
+            return Error::invalid("headers", format!("has a header {name:?} that {why}"));
+        }
         ServerError::Unauthorized { .. } => {
             Error::new(ErrorKind::Unauthenticated, operation, message).with_hint(GIVE_TOKEN)
         }

@@ -564,21 +564,21 @@ mod tests {
 
     /// A restart wakes tasks that ask the kernel about lost requests. Some kernels publish `starting` late.
     #[test]
-    fn a_kernel_that_says_late_that_it_has_started_is_no_new_process() {
+    fn a_late_starting_status_is_not_a_restart() {
         let (client, kernel) = (Arc::new(Session::new("client")), Session::new("kernel"));
         let dispatcher = Dispatcher::new(Arc::clone(&client), Limits::default());
         let restarts = dispatcher.restarts();
-        let says = |kernel: &Session| {
+        let publish_starting = |kernel: &Session| {
             let status = Status { execution_state: ExecutionState::Starting, ..Status::default() };
             dispatcher.deliver(Channel::IoPub, kernel.message(Parent::None, status).into_raw());
         };
-        says(&kernel);
+        publish_starting(&kernel);
         let request = client.request(KernelInfoRequest::default());
         let reply = kernel.reply(&request, KernelInfoRequest::default());
         dispatcher.deliver(Channel::Control, reply.into_raw());
-        says(&kernel);
+        publish_starting(&kernel);
         assert!(!restarts.has_changed().unwrap() && *restarts.borrow() == 0);
-        says(&Session::new("another"));
+        publish_starting(&Session::new("another"));
         assert!(restarts.has_changed().unwrap() && *restarts.borrow() == 1);
     }
 

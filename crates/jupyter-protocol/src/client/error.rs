@@ -26,7 +26,7 @@ pub enum Effect {
 #[non_exhaustive]
 pub enum CloseReason {
     /// [`Client::close`](super::Client::close) was called, or the last client was dropped.
-    #[error("it was closed")]
+    #[error("the connection was closed")]
     Closed,
     /// A channel could not be connected or reconnected in time.
     #[error("the {channel} channel could not be connected within {within:?}: {why}")]
@@ -78,7 +78,7 @@ pub enum ClientError {
         why: String,
     },
     /// The kernel was not ready in time.
-    #[error("the kernel was not ready within {within:?}: {}{}", describe(.state), refused(*.rejected))]
+    #[error("the kernel was not ready within {within:?}: {}{}", describe(.state), describe_rejected(*.rejected))]
     NotReady {
         /// The timeout.
         within: Duration,
@@ -91,7 +91,7 @@ pub enum ClientError {
     #[error("the connection broke and the reply is lost")]
     ReplyLost,
     /// The kernel was restarted. The request is lost with the earlier process.
-    #[error("the kernel was started again")]
+    #[error("the kernel was restarted")]
     KernelRestarted,
     /// The kernel is dead.
     #[error("the kernel died")]
@@ -131,18 +131,18 @@ impl ClientError {
     }
 }
 
-fn refused(rejected: u64) -> String {
+fn describe_rejected(rejected: u64) -> String {
     match rejected {
         0 => String::new(),
-        count => format!("; {count} of its messages were refused, is the key right?"),
+        count => format!("; {count} of its messages were rejected, the key may be wrong"),
     }
 }
 
 fn describe(state: &ReadyState) -> &'static str {
     match state {
         ReadyState::Connecting => "not all channels are connected",
-        ReadyState::Waiting { answered: false, .. } => "it does not answer",
-        ReadyState::Waiting { answered: true, .. } => "what it publishes does not arrive",
+        ReadyState::Waiting { answered: false, .. } => "no reply has arrived",
+        ReadyState::Waiting { answered: true, .. } => "its published messages do not arrive",
         ReadyState::Ready(_) => "it just became ready",
     }
 }

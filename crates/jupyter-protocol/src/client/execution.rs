@@ -181,7 +181,7 @@ impl ExecutionStream {
     pub async fn reply_input(&mut self, line: impl Into<String>) -> Result<(), ClientError> {
         match self.execution.input_reply(&self.client.dispatcher().session, line) {
             Some(reply) => self.client.send(Channel::Stdin, reply).await,
-            None => Err(ClientError::Unsupported("the code asks for nothing".to_owned())),
+            None => Err(ClientError::Unsupported("the code has asked no question".to_owned())),
         }
     }
 

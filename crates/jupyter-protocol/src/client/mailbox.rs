@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_in_turns_do_not_grow() {
+    fn alternating_losses_do_not_grow() {
         let mailbox = Mailbox::new(4000);
         for _ in 0..100 {
             mailbox.push_message(Channel::IoPub, stream(&"x".repeat(5000)));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_has_room_beside_a_message_that_is_larger_than_all_of_it() {
+    fn state_messages_fit_beside_a_message_over_the_budget() {
         let mailbox = Mailbox::new(4000);
         mailbox.push_message(Channel::IoPub, stream(&"x".repeat(RESERVED_BYTES * 3)));
         mailbox.push_message(Channel::IoPub, stream("y"));
@@ -306,7 +306,7 @@ mod tests {
 
     /// Messages that are small as text can be large in memory.
     #[test]
-    fn what_messages_take_counts_and_not_their_text() {
+    fn memory_counts_and_not_the_size_of_the_text() {
         const BUDGET: usize = 8 << 20;
         let mailbox = Mailbox::new(BUDGET);
         let values: Vec<_> = (0..10_000).map(|_| json!({"": 0})).collect();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_can_be_given_up() {
+    async fn waiting_is_cancel_safe() {
         let mailbox = Mailbox::new(10_000);
         for _ in 0..3 {
             let waited = tokio::time::timeout(std::time::Duration::from_millis(1), mailbox.next());

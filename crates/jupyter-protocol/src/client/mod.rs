@@ -163,7 +163,7 @@ impl Client {
             Content::ExecuteRequest(request) if request.allow_stdin => self.connect_stdin().await,
             Content::ExecuteRequest(_) => {}
             other => {
-                let what = format!("{} runs no code", other.msg_type());
+                let what = format!("{} does not run code", other.msg_type());
                 return Err(ClientError::Unsupported(what));
             }
         }

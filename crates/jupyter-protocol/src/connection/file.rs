@@ -25,7 +25,7 @@ pub enum ConnectionError {
     Io(#[from] io::Error),
     /// The path of a Unix socket is longer than the system allows.
     #[error(
-        "socket path of {length} bytes is over the limit of {}: {path}; take a shorter folder, or TCP: `ReservedPorts`",
+        "socket path of {length} bytes is over the limit of {}: {path}; use a shorter directory, or TCP with `ReservedPorts`",
         Endpoint::MAX_PATH
     )]
     PathTooLong {
@@ -86,7 +86,7 @@ impl ConnectionInfo {
         let mut text = Zeroizing::new(Vec::new());
         // Opening a named pipe could block forever.
         if !fs::metadata(path)?.is_file() {
-            return Err(ConnectionError::Invalid("it is no file".to_owned()));
+            return Err(ConnectionError::Invalid("it is not a regular file".to_owned()));
         }
         File::open(path)?.take(MAX_FILE_SIZE + 1).read_to_end(&mut text)?;
         if text.len() as u64 > MAX_FILE_SIZE {
@@ -149,14 +149,16 @@ impl ConnectionInfo {
 /// Describes the error and its position without the invalid value, which may be a key.
 fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let place = format!("at line {} column {}", error.line(), error.column());
+    let position = format!("at line {} column {}", error.line(), error.column());
     // The last match: the invalid value may contain such words too.
     match text.rsplit_once(", expected ") {
-        _ if error.is_eof() => format!("it is cut off: its JSON does not end, {place}"),
-        _ if error.is_syntax() => format!("it is not JSON, {place}"),
+        _ if error.is_eof() => format!("it is cut off: its JSON does not end, {position}"),
+        _ if error.is_syntax() => format!("it is not JSON, {position}"),
         Some((_, expected)) if expected.contains("struct ") => "it is not a JSON object".to_owned(),
         Some((_, expected)) if error.is_data() => format!("a value is not {expected}"),
-        None if text.contains("enum Port") => format!("a port is not a number up to 65535 {place}"),
+        None if text.contains("enum Port") => {
+            format!("a port is not a number up to 65535 {position}")
+        }
         _ => text,
     }
 }
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_defaults() {
+    fn missing_fields_have_defaults() {
         let ports = json!({"shell_port": "7", "iopub_port": 8, "stdin_port": 9, "control_port": 10, "ip": ""});
         let info = read(&ports).unwrap();
         assert_eq!((info.shell_port, info.transport), (7, Transport::Tcp));
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_told_in_the_words_of_its_reader() {
+    fn errors_are_in_the_words_of_the_reader() {
         let whole = file().to_string();
         for (text, expected) in [
             ("[]", "it is not a JSON object"),
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_ports_is_none() {
+    fn ports_are_required() {
         assert!(read(&json!({})).unwrap_err().to_string().contains("no `shell_port`"));
         for port in ["shell_port", "iopub_port", "stdin_port", "control_port"] {
             let mut file = file();
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn invalid_values_are_refused() {
         for (key, value) in [
             ("signature_scheme", json!("hmac-md5")),
             ("transport", json!("pgm")),
@@ -247,7 +249,7 @@ mod tests {
         assert_eq!(read(&serde_json::to_value(&fits).unwrap()).unwrap(), fits);
         let error = ConnectionInfo::ipc("x".repeat(Endpoint::MAX_PATH - 1)).to_json().unwrap_err();
         assert!(matches!(error, ConnectionError::PathTooLong { length: 108, .. }));
-        assert!(error.to_string().ends_with("or TCP: `ReservedPorts`"), "{error}");
+        assert!(error.to_string().ends_with("or TCP with `ReservedPorts`"), "{error}");
     }
 
     #[cfg(unix)]
@@ -268,47 +270,50 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_what_is_there() {
+    fn errors_do_not_show_the_invalid_value() {
         for (field, value) in [("key", json!(12_345_678)), ("curve_secretkey", json!([12_345_678]))]
         {
-            let mut wrong = file();
-            wrong[field] = value;
-            let said = read(&wrong).unwrap_err().to_string();
-            assert!(!said.contains("12345678"), "{said}");
-            assert!(said.contains("line 1"), "{said}");
+            let mut invalid = file();
+            invalid[field] = value;
+            let text = read(&invalid).unwrap_err().to_string();
+            assert!(!text.contains("12345678"), "{text}");
+            assert!(text.contains("line 1"), "{text}");
         }
-        let mut wrong = file();
-        wrong["iopub_port"] = json!(", expected 12345678");
-        assert!(!read(&wrong).unwrap_err().to_string().contains("12345678"));
-        let mut wrong = file();
-        wrong["kernel_name"] = json!({"a, expected 12345678": 1});
-        let said = read(&wrong).map_err(|error| error.to_string());
-        assert!(!said.err().unwrap_or_default().contains("12345678"));
-        let mut wrong = file();
-        wrong["iopub_port"] = json!(70_000);
-        assert!(read(&wrong).unwrap_err().to_string().contains("a port is not a number up to"));
+        let mut invalid = file();
+        invalid["iopub_port"] = json!(", expected 12345678");
+        assert!(!read(&invalid).unwrap_err().to_string().contains("12345678"));
+        let mut invalid = file();
+        invalid["kernel_name"] = json!({"a, expected 12345678": 1});
+        let text = read(&invalid).map_err(|error| error.to_string());
+        assert!(!text.err().unwrap_or_default().contains("12345678"));
+        let mut invalid = file();
+        invalid["iopub_port"] = json!(70_000);
+        assert!(read(&invalid).unwrap_err().to_string().contains("a port is not a number up to"));
     }
 
     #[cfg(unix)]
     #[test]
     fn only_files_are_opened() {
         let error = ConnectionInfo::read("/dev/null").unwrap_err();
-        assert_eq!(error.to_string(), "invalid connection file: /dev/null: it is no file");
+        assert_eq!(
+            error.to_string(),
+            "invalid connection file: /dev/null: it is not a regular file"
+        );
     }
 
     #[test]
     fn errors_name_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kernel-x.json");
-        let begin = format!("connection file: {}: ", path.display());
+        let prefix = format!("connection file: {}: ", path.display());
         let error = ConnectionInfo::read(&path).unwrap_err();
-        assert!(error.to_string().starts_with(&begin), "{error}");
+        assert!(error.to_string().starts_with(&prefix), "{error}");
         let ConnectionError::Io(io) = error else { panic!("{error}") };
         assert_eq!(io.kind(), io::ErrorKind::NotFound);
         fs::write(&path, "{").unwrap();
         let error = ConnectionInfo::read(&path).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("invalid {begin}it is cut off")), "{error}");
+        assert!(error.starts_with(&format!("invalid {prefix}it is cut off")), "{error}");
         let error = ConnectionInfo::ipc("k").write_new(&path).unwrap_err().to_string();
-        assert!(error.starts_with(&begin), "{error}");
+        assert!(error.starts_with(&prefix), "{error}");
     }
 }

@@ -190,7 +190,7 @@ fn truncate_middle(text: String) -> String {
     if text.len() <= 2 * MAX_SHOWN {
         return text;
     }
-    let begin = text.floor_char_boundary(MAX_SHOWN);
+    let start = text.floor_char_boundary(MAX_SHOWN);
     let end = text.ceil_char_boundary(text.len() - MAX_SHOWN);
-    format!("{}...{}", &text[..begin], &text[end..])
+    format!("{}...{}", &text[..start], &text[end..])
 }

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_leave_fields_out_are_understood() {
+    fn missing_fields_are_tolerated() {
         for (msg_type, content) in [
             ("execute_reply", json!({"status": "abort"})),
             (
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_kept_as_it_came() {
+    fn malformed_content_is_kept_unchanged() {
         for text in ["", "null", "{\"text\":1}", "{\"text\":NaN}", "{", "[]", "\u{0}"] {
             let text = Bytes::from(text);
             let content = Content::from_json("stream", &text, &Limits::default());
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_type_is_kept_as_it_came() {
+    fn unknown_content_is_kept_unchanged() {
         let text = Bytes::from_static(b"{ \"a\" : 1.0 }");
         let content = Content::from_json("vendor_thing", &text, &Limits::default());
         assert_eq!(content.to_json(), text);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_not_shown_whole() {
+    fn malformed_content_is_shown_shortened() {
         let long = "é".repeat(100_000);
         let text = Bytes::from(json!({"name": "stdout", "text": [long.clone()]}).to_string());
         for (kind, text) in [("stream", text), ("execute_reply", json!(long).to_string().into())] {

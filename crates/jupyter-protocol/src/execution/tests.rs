@@ -96,7 +96,7 @@ fn reply_and_idle_end_it_in_either_order() {
 }
 
 #[test]
-fn what_comes_after_idle_is_part_of_it_where_there_is_a_barrier() {
+fn output_after_idle_belongs_to_it_with_a_barrier() {
     let mut bench = Bench::new();
     let barrier = Session::new("me").request(CompleteRequest::at_end(""));
     bench.execution = bench.execution.clone().with_barrier(barrier.clone());
@@ -118,7 +118,7 @@ fn what_comes_after_idle_is_part_of_it_where_there_is_a_barrier() {
 }
 
 #[test]
-fn a_barrier_that_is_lost_does_not_hang_and_is_told() {
+fn a_lost_barrier_does_not_hang_and_is_reported() {
     let mut bench = Bench::new();
     let barrier = Session::new("me").request(CompleteRequest::at_end(""));
     bench.execution = bench.execution.clone().with_barrier(barrier);
@@ -127,7 +127,7 @@ fn a_barrier_that_is_lost_does_not_hang_and_is_told() {
     bench.wait(Duration::from_millis(1));
     let outcome = bench.outcome();
     assert!(outcome.is_ok() && outcome.losses.no_idle);
-    assert!(bench.execution.poll_send().is_none(), "it is over");
+    assert!(bench.execution.poll_send().is_none(), "the execution is over");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn output_after_the_reply_is_part_of_it() {
     let mut bench = Bench::new();
     bench.reply("ok").wait(Duration::from_millis(1900)).stream("late");
     bench.wait(Duration::from_millis(1900)).stream("later");
-    assert!(!bench.execution.is_finished(), "every message begins the grace anew");
+    assert!(!bench.execution.is_finished(), "every message restarts the grace period");
     bench.state("idle");
     assert!(bench.outcome().losses.is_none());
 }
@@ -181,7 +181,7 @@ fn a_reply_that_was_overtaken_is_lost() {
 }
 
 #[test]
-fn without_any_answer_it_goes_on() {
+fn it_waits_for_the_first_reply_without_timeout() {
     let mut bench = Bench::new();
     bench.state("busy").stream("x").wait(Duration::from_secs(3600));
     assert_eq!((bench.execution.is_finished(), bench.execution.deadline()), (false, None));
@@ -249,7 +249,7 @@ fn a_kernel_that_starts_has_lost_what_ran() {
     bench.execution.on_message(Channel::IoPub, starting.clone(), bench.now);
     assert!(!bench.execution.is_finished(), "this one may just have been started");
     bench.state("busy").execution.on_message(Channel::IoPub, starting, Instant::now());
-    assert!(!bench.execution.is_finished(), "it said so late, and it is the same process");
+    assert!(!bench.execution.is_finished(), "a late status of the same process");
     let other = Session::new("kernel").request(status("starting"));
     bench.execution.on_message(Channel::IoPub, other, Instant::now());
     assert_eq!(bench.outcome().end, End::KernelRestarted);
@@ -298,7 +298,7 @@ fn losses_are_counted_and_shown_where_they_are() {
 }
 
 #[test]
-fn whatever_else_there_is_comes_whole() {
+fn other_messages_are_passed_unchanged() {
     let mut bench = Bench::new();
     let mut message = bench.kernel.reply(&bench.request, CommOpen::default());
     message.metadata.insert("m".into(), 1.into());

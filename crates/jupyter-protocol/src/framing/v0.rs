@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn messages_round_trip() {
         for buffers in [&[][..], &[&[0, 255][..]], &[&b""[..], b"x"]] {
             let message = message(buffers);
             let encoded = encode(Channel::Stdin, &message).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn announcements_are_not_believed() {
+    fn announced_sizes_are_not_trusted() {
         let limits = Limits::default();
         for announced in [u32::MAX, 1 << 30, 5000] {
             let error =

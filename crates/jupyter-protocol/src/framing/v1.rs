@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn messages_round_trip() {
         for channel in Channel::MESSAGES {
             let bytes = encode(channel, &message());
             let (read, again) = decode(&bytes, &Limits::default()).unwrap();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn announcements_are_not_believed() {
+    fn announced_sizes_are_not_trusted() {
         let limits = Limits::default();
         for announced in [u64::MAX, u64::MAX / 8, 1 << 61, 5000] {
             let error = decode(&announced.to_le_bytes().to_vec().into(), &limits).unwrap_err();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_started_is_refused() {
+    fn incomplete_specifications_are_refused() {
         let launch = Launch::new(Path::new("/f"));
         assert_eq!(kernel("{}").command(&launch).unwrap_err(), LaunchError::NoProgram);
         let odd = kernel(r#"{"argv": ["x"], "env": {"A": 1}}"#);

@@ -117,13 +117,13 @@ pub enum KernelSpecError {
 
 fn list_available(available: &[String], searched: &[PathBuf]) -> String {
     if !available.is_empty() {
-        return format!("there are: {}", available.join(", "));
+        return format!("available: {}", available.join(", "));
     }
     if searched.is_empty() {
-        return "there is no folder to look in".to_owned();
+        return "no directories were searched".to_owned();
     }
     let searched: Vec<_> = searched.iter().map(|folder| folder.display().to_string()).collect();
-    format!("there is none at all in: {}", searched.join(", "))
+    format!("there are no kernels in: {}", searched.join(", "))
 }
 
 impl KernelSpec {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_jupyter_refuses_is_refused() {
+    fn invalid_specifications_are_refused() {
         for spec in [
             json!([]),
             json!({"argv": "x"}),

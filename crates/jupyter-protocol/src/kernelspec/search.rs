@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(found.kernels["other"].spec.display_name, "two");
         assert_eq!(search.find("OTHER").unwrap(), found.kernels["other"]);
         let error = search.find("none").unwrap_err().to_string();
-        assert_eq!(error, "no kernel is named \"none\"; there are: bash, other");
+        assert_eq!(error, "no kernel is named \"none\"; available: bash, other");
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
         let nothing = Search::in_folders(["/no/such", "/nor/such"].map(PathBuf::from));
         assert_eq!(
             nothing.find("k").unwrap_err().to_string(),
-            "no kernel is named \"k\"; there is none at all in: /no/such, /nor/such"
+            "no kernel is named \"k\"; there are no kernels in: /no/such, /nor/such"
         );
     }
 }

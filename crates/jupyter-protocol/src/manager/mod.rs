@@ -180,12 +180,14 @@ impl Kernel {
         kernel: &InstalledKernel,
         options: KernelOptions,
     ) -> Result<Self, KernelError> {
-        let folder = IpcDir::new().map(Arc::new).map_err(failed("making a private folder"))?;
+        let folder =
+            IpcDir::new().map(Arc::new).map_err(failed("cannot create a private directory"))?;
         let (mut info, ports) = match options.transport {
             Transport::Ipc => (ConnectionInfo::ipc(folder.path().join("k")), None),
             Transport::Tcp => {
-                let ports = ReservedPorts::reserve("127.0.0.1").map_err(failed("finding ports"))?;
-                (ports.connection().map_err(failed("finding ports"))?, Some(ports))
+                let ports =
+                    ReservedPorts::reserve("127.0.0.1").map_err(failed("cannot reserve ports"))?;
+                (ports.connection().map_err(failed("cannot reserve ports"))?, Some(ports))
             }
         };
         info.kernel_name = Some(kernel.name.clone());
@@ -362,7 +364,7 @@ fn launch(
     if let Some(folder) = &options.working_directory {
         command.current_dir(folder);
     }
-    let what = format!("starting {}", command.get_program().display());
+    let what = format!("cannot start {}", command.get_program().display());
     Process::start(command, Arc::clone(folder)).map_err(failed(&what))
 }
 
@@ -421,7 +423,7 @@ fn describe_status(status: Option<ExitStatus>) -> String {
 /// Suggests a cause, if the kernel wrote nothing itself.
 fn advice(transport: Transport, stderr: &str) -> &'static str {
     match transport {
-        Transport::Ipc if stderr.is_empty() => "; does it speak over TCP alone?",
+        Transport::Ipc if stderr.is_empty() => "; it may support only TCP",
         _ => "",
     }
 }

@@ -107,8 +107,8 @@ async fn read(mut stderr: ChildStderr, stderr_tail: Arc<Mutex<Vec<u8>>>) {
     while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
         let mut stderr_tail = lock(&stderr_tail);
         stderr_tail.extend_from_slice(&chunk[..length]);
-        let over = stderr_tail.len().saturating_sub(MAX_STDERR);
-        stderr_tail.drain(..over);
+        let excess = stderr_tail.len().saturating_sub(MAX_STDERR);
+        stderr_tail.drain(..excess);
     }
 }
 

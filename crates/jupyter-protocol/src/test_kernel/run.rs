@@ -95,9 +95,9 @@ impl TestKernel {
             "print" => self.write(request, StreamName::Stdout, format!("{rest}\n")),
             "err" => self.write(request, StreamName::Stderr, format!("{rest}\n")),
             "flood" => {
-                let piece = "x".repeat(number(second) as usize);
+                let chunk = "x".repeat(number(second) as usize);
                 (0..number(first))
-                    .for_each(|_| self.write(request, StreamName::Stdout, piece.clone()));
+                    .for_each(|_| self.write(request, StreamName::Stdout, chunk.clone()));
             }
             "result" => {
                 let execution_count = Some(self.executions);

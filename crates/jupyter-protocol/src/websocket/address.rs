@@ -20,7 +20,7 @@ impl Address {
     pub(super) fn parse(text: &str) -> Result<Self, ServerError> {
         let mut base = parse(text)?;
         if base.query().is_some() || base.fragment().is_some() {
-            let why = "must have no query; a token is given on its own".to_owned();
+            let why = "must not contain a query; pass the token separately".to_owned();
             return Err(ServerError::Address { why });
         }
         if !base.path().ends_with('/') {
@@ -77,7 +77,7 @@ impl Address {
 
 fn parse(text: &str) -> Result<Url, ServerError> {
     let invalid = |why: String| ServerError::Address { why };
-    let needs = || invalid("must begin with http:// or https:// and a host".to_owned());
+    let needs = || invalid("must start with http:// or https:// and a host".to_owned());
     let mut url = Url::parse(text).map_err(|_| needs())?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(needs());
@@ -86,7 +86,7 @@ fn parse(text: &str) -> Result<Url, ServerError> {
         // Errors would show them.
         let _ = (url.set_username(""), url.set_password(None));
         return Err(invalid(
-            "must have neither user name nor password; a token is given on its own".to_owned(),
+            "must not contain a user name or a password; pass the token separately".to_owned(),
         ));
     }
     Ok(url)
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_browser_shows_is_understood() {
+    fn urls_of_pages_are_understood() {
         for (text, expected, token) in [
             ("http://h:1/lab?token=abc", "http://h:1/", "abc"),
             ("http://h:1/?token=abc", "http://h:1/", "abc"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_server_is_refused() {
+    fn invalid_urls_are_refused() {
         for text in
             ["h:1", "ws://h:1", "file:///x", "http://me:secret@h", "http://h/?token=x", "http://"]
         {

@@ -10,11 +10,19 @@ use crate::client::Effect;
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The URL or a header is invalid.
-    #[error("invalid address of a server: {why}")]
+    /// The URL is invalid.
+    #[error("the server URL {why}")]
     Address {
         /// The reason.
         why: String,
+    },
+    /// A header of the options is invalid.
+    #[error("the header {name:?} {why}")]
+    Header {
+        /// The name of the header.
+        name: String,
+        /// The reason.
+        why: &'static str,
     },
     /// The server could not be reached, or the connection broke.
     #[error("cannot reach the server: {why}")]
@@ -49,19 +57,19 @@ pub enum ServerError {
         retry_after: Option<Duration>,
     },
     /// The response does not fit the request.
-    #[error("the server gave an invalid answer: {why}")]
+    #[error("the server sent an invalid response: {why}")]
     Malformed {
         /// The reason.
         why: String,
     },
     /// The response is longer than [`ServerOptions::max_body`](super::ServerOptions::max_body).
-    #[error("the answer of the server is longer than {limit} bytes")]
+    #[error("the response of the server is longer than {limit} bytes")]
     TooLong {
         /// The limit, in bytes.
         limit: usize,
     },
     /// TLS could not be set up.
-    #[error("cannot set up encryption: {why}")]
+    #[error("cannot set up TLS: {why}")]
     Tls {
         /// The cause.
         why: String,
@@ -83,6 +91,7 @@ impl ServerError {
     pub fn effect(&self) -> Effect {
         match self {
             Self::Address { .. }
+            | Self::Header { .. }
             | Self::Tls { .. }
             | Self::Unauthorized { .. }
             | Self::NotFound { .. } => Effect::None,

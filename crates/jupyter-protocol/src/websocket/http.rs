@@ -150,7 +150,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 }
 
 /// Headers that are part of the protocol.
-const OWN_HEADERS: [&str; 6] =
+const RESERVED_HEADERS: [&str; 6] =
     ["connection", "content-length", "content-type", "host", "transfer-encoding", "upgrade"];
 
 /// Returns the headers of every request: the token, and those of the options.
@@ -158,26 +158,29 @@ pub(super) fn headers(token: &Token, options: &ServerOptions) -> Result<HeaderMa
     let mut headers = HeaderMap::new();
     if !token.is_empty() {
         let value = format!("token {}", token.expose());
-        headers.insert(AUTHORIZATION, secret(&value, "the token")?);
+        headers.insert(AUTHORIZATION, secret(AUTHORIZATION.as_str(), &value)?);
     }
     for (name, value) in &options.headers {
-        let what = format!("the header {name:?}");
-        let own = name.to_ascii_lowercase();
-        if OWN_HEADERS.contains(&&*own) || own.starts_with("sec-websocket") {
-            return Err(ServerError::Address { why: format!("{what} is the protocol's own") });
+        let lowercase = name.to_ascii_lowercase();
+        if RESERVED_HEADERS.contains(&&*lowercase) || lowercase.starts_with("sec-websocket") {
+            return Err(header_error(name, "is reserved for the protocol"));
         }
-        let name = HeaderName::try_from(name.as_str())
-            .map_err(|_| ServerError::Address { why: format!("{what} has no valid name") })?;
-        headers.insert(name, secret(value.expose(), &what)?);
+        let key = HeaderName::try_from(name.as_str())
+            .map_err(|_| header_error(name, "has an invalid name"))?;
+        headers.insert(key, secret(name, value.expose())?);
     }
     Ok(headers)
 }
 
-fn secret(value: &str, what: &str) -> Result<HeaderValue, ServerError> {
-    let invalid = |_| ServerError::Address { why: format!("{what} cannot be sent in a header") };
-    let mut value = HeaderValue::try_from(value).map_err(invalid)?;
+fn secret(name: &str, value: &str) -> Result<HeaderValue, ServerError> {
+    let mut value = HeaderValue::try_from(value)
+        .map_err(|_| header_error(name, "has a value with invalid characters"))?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+fn header_error(name: &str, why: &'static str) -> ServerError {
+    ServerError::Header { name: name.to_owned(), why }
 }
 
 /// Reads a body up to a limit. With `whole`, a longer body is an error; otherwise it is cut.
@@ -212,7 +215,7 @@ fn describe(error: &reqwest::Error) -> String {
         source = error.source();
     }
     if error.is_timeout() {
-        return "it took too long".to_owned();
+        return "the request timed out".to_owned();
     }
     if text.is_empty() { "the request failed".to_owned() } else { text }
 }
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_to_wait_is_understood_and_bounded() {
+    fn retry_after_is_parsed_and_bounded() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_480);
         let wait = |text: &str| {
             let mut headers = HeaderMap::new();
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_of_our_secrets_is_not_repeated() {
+    fn messages_of_the_server_are_redacted() {
         let http = Http::new(&Token::new("hunter2"), &with("X-Key", "swordfish")).unwrap();
         let body = br#"{"message": "neither hunter2 nor swordfish is known"}"#;
         for status in [StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST] {

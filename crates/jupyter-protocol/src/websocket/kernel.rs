@@ -41,7 +41,7 @@ pub enum KernelError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The server has no kernel of this name.
-    #[error("the server has no kernel named {name:?}; it has: {}", available.join(", "))]
+    #[error("the server has no kernel named {name:?}; available: {}", available.join(", "))]
     NoSuchKernel {
         /// The name.
         name: String,

@@ -108,7 +108,7 @@ impl SocketTask {
     /// Runs until the client is dropped, or connecting fails for good.
     async fn run(mut self) {
         let mut within = self.options.client.connect_timeout;
-        let mut again = false;
+        let mut reconnected = false;
         let mut pause = INITIAL_BACKOFF;
         loop {
             let socket = match self.connect(within, &mut pause).await {
@@ -116,7 +116,7 @@ impl SocketTask {
                 Err(reason) => return self.dispatcher.close(&reason),
             };
             let since = Instant::now();
-            let fences = self.announce(again);
+            let fences = self.announce(reconnected);
             let ended = self.serve(socket, fences).await;
             self.connected.send_replace(false);
             // The output of a deleted kernel is not lost on the way, but with the kernel.
@@ -141,15 +141,15 @@ impl SocketTask {
                 tokio::time::sleep(pause).await;
             }
             within = self.options.client.reconnect_timeout;
-            again = true;
+            reconnected = true;
         }
     }
 
     /// Marks all channels as connected. Returns the fences to send, which reveal the replies that are lost.
-    fn announce(&self, again: bool) -> Vec<(Channel, RawMessage)> {
+    fn announce(&self, reconnected: bool) -> Vec<(Channel, RawMessage)> {
         let mut fences = Vec::new();
         for channel in Channel::MESSAGES {
-            let own = self.dispatcher.connected(channel, again);
+            let own = self.dispatcher.connected(channel, reconnected);
             fences.extend(own.into_iter().map(|fence| (channel, fence)));
         }
         self.connected.send_replace(true);
@@ -158,7 +158,7 @@ impl SocketTask {
 
     /// Connects, with retries until the server refuses or the time is over.
     async fn connect(&self, within: Duration, pause: &mut Duration) -> Result<Socket, CloseReason> {
-        let mut why = "it took too long".to_owned();
+        let mut why = "connecting timed out".to_owned();
         let trying = async {
             loop {
                 let session = self.dispatcher.session.id();
@@ -264,7 +264,7 @@ where
         silent = false;
         match next {
             None | Some(Ok(Message::Close(_))) => {
-                return ConnectionEnd::Lost("the server closed it".to_owned());
+                return ConnectionEnd::Lost("the server closed the connection".to_owned());
             }
             Some(Err(error)) => return classify(&error),
             Some(Ok(message)) => match framing.decode(message, &options.client.limits) {

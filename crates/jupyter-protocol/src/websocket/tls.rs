@@ -15,7 +15,7 @@ pub(super) fn configuration(roots: &[u8]) -> Result<Arc<ClientConfig>, ServerErr
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(roots)
         .collect::<Result<_, _>>()
-        .map_err(|error| tls_error(format!("the further certificates: {error}")))?;
+        .map_err(|error| tls_error(format!("invalid additional certificates: {error}")))?;
     let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider))
         .map_err(|error| tls_error(error.to_string()))?;
     let builder = ClientConfig::builder_with_provider(provider)

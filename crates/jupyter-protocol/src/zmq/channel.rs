@@ -57,7 +57,7 @@ impl ChannelTask {
     /// Runs until the client is dropped, or connecting fails for good.
     pub(super) async fn run(mut self) {
         let mut within = self.timeout_for_channel(self.options.connect_timeout);
-        let mut again = false;
+        let mut reconnected = false;
         let mut backoff = Backoff::default();
         loop {
             let link = match self.connect(within, &mut backoff).await {
@@ -65,7 +65,7 @@ impl ChannelTask {
                 Err(reason) => return self.dispatcher.close(&reason),
             };
             let since = Instant::now();
-            let fences = self.dispatcher.connected(self.channel, again);
+            let fences = self.dispatcher.connected(self.channel, reconnected);
             self.connected.send_replace(true);
             let ended = self.serve(link, fences).await;
             self.connected.send_replace(false);
@@ -92,13 +92,13 @@ impl ChannelTask {
             }
             tokio::time::sleep(backoff.next()).await;
             within = self.timeout_for_channel(self.options.reconnect_timeout);
-            again = true;
+            reconnected = true;
         }
     }
 
     /// Connects, with retries until the time is over.
     async fn connect(&self, within: Duration, backoff: &mut Backoff) -> Result<Link, CloseReason> {
-        let mut why = "the handshake took too long".to_owned();
+        let mut why = "the handshake timed out".to_owned();
         let trying = async {
             loop {
                 let limits = self.options.limits;
@@ -166,10 +166,10 @@ impl ChannelTask {
     ) -> bool {
         let (dispatcher, codec) = (&self.dispatcher, &mut self.codec);
         let receive = receive(dispatcher, codec, self.channel, &mut socket, end_detector);
-        let gone = async { while self.outgoing.recv().await.is_some() {} };
+        let dropped = async { while self.outgoing.recv().await.is_some() {} };
         tokio::select! {
             () = receive => false,
-            () = gone => true,
+            () = dropped => true,
         }
     }
 
@@ -188,7 +188,7 @@ impl ChannelTask {
         let send = send(dispatcher, &signing, &mut sender, fences, &mut self.outgoing);
         tokio::select! {
             () = receive => false,
-            gone = send => gone,
+            dropped = send => dropped,
         }
     }
 }

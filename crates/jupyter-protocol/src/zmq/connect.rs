@@ -63,7 +63,7 @@ pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, 
         return Err(ClientError::Unsupported(what));
     }
     let folder = IpcDir::new().map(Arc::new).map_err(|error| ClientError::Local {
-        what: "making a private folder for sockets",
+        what: "cannot create a private directory for sockets",
         why: error.to_string(),
     })?;
     let dialer: Arc<dyn Dialer> =

@@ -91,7 +91,7 @@ impl Drop for IpcSocket {
 fn new_name() -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let mut random = [0; 5];
-    getrandom::fill(&mut random).expect("the system gives random numbers");
+    getrandom::fill(&mut random).expect("the system provides random numbers");
     let letters = random.iter().map(|byte| char::from(LETTERS[usize::from(byte & 31)]));
     std::iter::once('k').chain(letters).collect()
 }
@@ -100,10 +100,10 @@ fn new_name() -> String {
 fn candidates() -> Vec<PathBuf> {
     let runtime =
         std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let mut places: Vec<PathBuf> = runtime.into_iter().collect();
-    places.push(std::env::temp_dir());
-    places.push(Path::new("/tmp").to_owned());
-    places
+    let mut parents: Vec<PathBuf> = runtime.into_iter().collect();
+    parents.push(std::env::temp_dir());
+    parents.push(Path::new("/tmp").to_owned());
+    parents
 }
 
 #[cfg(test)]
@@ -113,24 +113,24 @@ mod tests {
 
     #[test]
     fn paths_are_short_enough_for_every_kernel() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = IpcDir::create_in(vec![place.path().to_owned()]).unwrap();
+        let parent = tempfile::tempdir().unwrap();
+        let folder = IpcDir::create_in(vec![parent.path().to_owned()]).unwrap();
         let sockets = folder.path.join("k");
-        let name = sockets.strip_prefix(place.path()).unwrap();
+        let name = sockets.strip_prefix(parent.path()).unwrap();
         assert!("/run/user/1000/".len() + name.as_os_str().len() <= 23, "{name:?}");
     }
 
     #[test]
-    fn a_place_that_cannot_be_used_is_passed_over() {
-        let place = tempfile::tempdir().unwrap();
-        let places = vec![place.path().join("nowhere"), place.path().to_owned()];
-        let folder = IpcDir::create_in(places).unwrap();
-        assert_eq!(folder.path.parent(), Some(place.path()));
-        IpcDir::create_in(vec![place.path().join("nowhere")]).unwrap_err();
+    fn unusable_directories_are_skipped() {
+        let parent = tempfile::tempdir().unwrap();
+        let parents = vec![parent.path().join("nowhere"), parent.path().to_owned()];
+        let folder = IpcDir::create_in(parents).unwrap();
+        assert_eq!(folder.path.parent(), Some(parent.path()));
+        IpcDir::create_in(vec![parent.path().join("nowhere")]).unwrap_err();
     }
 
     #[tokio::test]
-    async fn nothing_is_left_and_nobody_else_can_enter() {
+    async fn the_directory_is_private_and_removed() {
         let folder = IpcDir::new().unwrap();
         let path = folder.path.clone();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);

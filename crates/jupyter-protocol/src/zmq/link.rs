@@ -77,9 +77,8 @@ impl Link {
     ) -> Result<Self, LinkError> {
         let retryable = |error: std::io::Error| LinkError::Retryable(error.to_string());
         let kernel = tokio::time::timeout(HANDSHAKE_TIMEOUT, dialer.dial(channel));
-        let kernel = kernel
-            .await
-            .map_err(|_| LinkError::Retryable("connecting took too long".to_owned()))?;
+        let kernel =
+            kernel.await.map_err(|_| LinkError::Retryable("connecting timed out".to_owned()))?;
         let kernel = kernel.map_err(retryable)?;
         let private = folder.socket().map_err(LinkError::Local)?;
         let mark = Bytes::from(random_hex(16));

@@ -18,10 +18,10 @@ pub enum Violation {
     #[error("the other side does not speak ZMTP 3")]
     Greeting,
     /// The security mechanism is not supported.
-    #[error("the other side wants the security mechanism {0:?}, only NULL is supported")]
+    #[error("the other side requires the security mechanism {0:?}, but only NULL is supported")]
     Mechanism(String),
     /// The socket type of the other side does not fit the channel.
-    #[error("the other side is a {0:?} socket, which does not belong here")]
+    #[error("the other side is a {0:?} socket, which does not fit the channel")]
     SocketType(String),
     /// A frame has invalid flags, or a command is too long.
     #[error("invalid frame header")]
@@ -275,17 +275,17 @@ mod tests {
     }
 
     /// Returns the output for input in chunks of this size.
-    fn filter(bytes: &[u8], piece: usize, limits: Limits) -> (Vec<u8>, Result<(), Violation>) {
+    fn filter(bytes: &[u8], chunk: usize, limits: Limits) -> (Vec<u8>, Result<(), Violation>) {
         let mut limiter = FrameLimiter::new(ROUTERS, limits);
         let mut out = BytesMut::new();
-        let result = bytes.chunks(piece).try_for_each(|piece| limiter.filter(piece, &mut out));
+        let result = bytes.chunks(chunk).try_for_each(|chunk| limiter.filter(chunk, &mut out));
         (out.to_vec(), result)
     }
 
     fn refused(bytes: &[u8], limits: Limits) -> Violation {
         let violations: Vec<Violation> = [1, 7, bytes.len()]
             .into_iter()
-            .map(|piece| filter(bytes, piece, limits).1.unwrap_err())
+            .map(|chunk| filter(bytes, chunk, limits).1.unwrap_err())
             .collect();
         assert!(violations.windows(2).all(|pair| pair[0] == pair[1]), "{violations:?}");
         violations[0].clone()
@@ -295,9 +295,9 @@ mod tests {
     fn a_good_connection_passes_unaltered() {
         let body = vec![7; 300];
         let bytes = [opening(), vec![MORE, 2, 1, 2], long(MORE, 300), body, vec![0, 0]].concat();
-        for piece in [1, 2, 3, 10, 64, 65, 1000] {
-            let (out, result) = filter(&bytes, piece, Limits::default());
-            assert_eq!((out, result), (bytes.clone(), Ok(())), "{piece}");
+        for chunk in [1, 2, 3, 10, 64, 65, 1000] {
+            let (out, result) = filter(&bytes, chunk, Limits::default());
+            assert_eq!((out, result), (bytes.clone(), Ok(())), "{chunk}");
         }
     }
 
@@ -361,8 +361,8 @@ mod tests {
         let ping = [vec![COMMAND, 7], b"\x04PING\0\0".to_vec()].concat();
         let empty = vec![COMMAND, 0];
         let bytes = [opening(), ping, vec![0, 1, 9], empty, ready("STREAM"), vec![0, 0]].concat();
-        for piece in [1, 4, 1000] {
-            let (out, result) = filter(&bytes, piece, Limits::default());
+        for chunk in [1, 4, 1000] {
+            let (out, result) = filter(&bytes, chunk, Limits::default());
             assert_eq!((out, result), ([opening(), vec![0, 1, 9, 0, 0]].concat(), Ok(())));
         }
     }

@@ -264,7 +264,7 @@ async fn requests_are_answered_by_type() {
     );
     let info = client.session().request(KernelInfoRequest::default());
     let error = client.execute_message(info.clone()).await.unwrap_err();
-    assert!(error.to_string().contains("kernel_info_request runs no code"), "{error}");
+    assert!(error.to_string().contains("kernel_info_request does not run code"), "{error}");
     let error = client.send(Channel::IoPub, info).await.unwrap_err();
     assert!(matches!(error, ClientError::Unsupported(_)));
 }

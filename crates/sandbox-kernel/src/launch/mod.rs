@@ -129,7 +129,7 @@ impl KernelSource for KernelLauncher {
 fn is_port_taken(info: &ConnectionInfo, error: &Error) -> bool {
     // Somebody else's sockets answer there, or the kernel says so itself.
     info.transport == Transport::Tcp
-        && (error.to_string().contains("does not belong here")
+        && (error.to_string().contains("does not fit the channel")
             || error.hint().is_some_and(|output| output.contains("Address already in use")))
 }
 

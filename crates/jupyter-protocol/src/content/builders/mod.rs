@@ -15,7 +15,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_says_what_was_given() {
+    fn constructors_set_their_fields() {
         let text = || MimeBundle::text("t");
         for (made, expected) in [
             (json_of(Stream::stderr("x")), json!({"name": "stderr", "text": "x"})),
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_say_how_it_went() {
+    fn replies_carry_their_status() {
         let error = ErrorContent::new("E", "v").with_traceback(["line"]);
         let failed = ExecuteReply::failed(error.clone());
         assert_eq!(failed.error(), Some(error.clone()));
