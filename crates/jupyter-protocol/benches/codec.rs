@@ -1,6 +1,6 @@
-//! What a message costs between being typed and being bytes, both ways: `cargo bench -p code-sandboxes-jupyter-protocol`.
+//! Measures the encoding and decoding of a message: `cargo bench -p code-sandboxes-jupyter-protocol`.
 //!
-//! The yardstick is what cannot be left out: the same bytes through a bare HMAC, once to sign and once to verify.
+//! The baseline is the unavoidable work: two bare HMACs of the same bytes, one to sign and one to verify.
 
 use std::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! Starts a kernel of this machine, runs code in it, and shows what comes of it. Code that asks for input gets what is typed,
-//! and Ctrl+C interrupts it.
+//! Starts a kernel of this machine, runs code in it, and prints its output. Standard input answers the questions of the
+//! code, and Ctrl+C interrupts it.
 //!
 //!     cargo run --features manager --example execute -- python3 'print("hello", input("name? ")); 6 * 7'
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks on its terminal")]
@@ -21,7 +21,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let code = arguments.next().unwrap_or_else(|| "print('hello'); 6 * 7".to_owned());
 
     let installed = Search::from_env().find(&name)?;
-    // If the process ends at once, this does too, with what it wrote.
+    // Fails with the standard error of the process if it ends early.
     let kernel = Kernel::start(&installed).await?;
     let version = &kernel.kernel_info().implementation_version;
     eprintln!("{} {version}", installed.spec.display_name);
@@ -30,11 +30,11 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if done? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether the code went well.
+/// Runs code. Returns true if it succeeded.
 async fn run(kernel: &Kernel, code: &str) -> Result<bool, Box<dyn Error>> {
     let mut running = kernel.client().execute(ExecuteRequest::new(code).with_stdin()).await?;
     loop {
-        // The kernel is in a process group of its own, so the terminal interrupts this program alone.
+        // The kernel has its own process group, so the terminal interrupts only this program.
         let event = tokio::select! {
             event = running.next() => event,
             interrupted = tokio::signal::ctrl_c() => {
@@ -52,7 +52,7 @@ async fn run(kernel: &Kernel, code: &str) -> Result<bool, Box<dyn Error>> {
     }
 }
 
-/// Gives a line of this program's input to the code. At its end, the line is empty.
+/// Answers a question with a line of standard input, or with an empty one at its end.
 async fn answer(running: &mut ExecutionStream, prompt: &str) -> Result<(), Box<dyn Error>> {
     print!("{prompt}");
     std::io::stdout().flush()?;

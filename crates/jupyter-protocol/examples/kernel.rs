@@ -1,10 +1,10 @@
-//! A kernel of a language with one command: `sum 1 2 3`. Everything else is printed as it is.
+//! A kernel of a language with one command: `sum 1 2 3`. Other lines are printed unchanged.
 //!
-//! To use it, put this into a folder `sums` below `jupyter --data-dir`/`kernels`, as `kernel.json`:
+//! To use it, store this as `kernel.json` in a directory `sums` below `jupyter --data-dir`/`kernels`:
 //!
 //!     {"argv": ["/path/to/kernel", "{connection_file}"], "display_name": "Sums", "language": "sums", "interrupt_mode": "message"}
 //!
-//! The sockets are those of the crate `zeromq`; what is said on them is this one's.
+//! The sockets are those of the crate `zeromq`; this crate provides the messages.
 
 use std::error::Error;
 
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let info = ConnectionInfo::read(file)?;
     let mut shell: RouterSocket = bound(&info, Channel::Shell).await?;
     let mut control: RouterSocket = bound(&info, Channel::Control).await?;
-    // Where a kernel asks its user for a line. This one never does.
+    // The channel for questions to the user. This kernel asks none.
     let _stdin: RouterSocket = bound(&info, Channel::Stdin).await?;
     let iopub = bound(&info, Channel::IoPub).await?;
     let heartbeat = bound(&info, Channel::Heartbeat).await?;
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             frames = shell.recv() => (&mut shell, frames?),
             frames = control.recv() => (&mut control, frames?),
         };
-        // What is not signed well is nothing that is answered.
+        // Messages without a valid signature are ignored.
         let Ok(raw) = kernel.codec.decode(frames.into_vec()) else { continue };
         let request = raw.parse(&Limits::default());
         let ends = matches!(request.content, Content::ShutdownRequest(_));
@@ -54,14 +54,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// A socket that listens where the connection file says.
+/// Creates a socket that listens at the address of the connection file.
 async fn bound<S: Socket>(info: &ConnectionInfo, channel: Channel) -> Result<S, Box<dyn Error>> {
     let mut socket = S::new();
     socket.bind(&info.endpoint(channel).to_string()).await?;
     Ok(socket)
 }
 
-/// Sends back what comes, so that clients know that the process is there.
+/// Echoes heartbeats, to show clients that the process is alive.
 async fn beat(mut socket: RepSocket) {
     while let Ok(beat) = socket.recv().await {
         if socket.send(beat).await.is_err() {
@@ -78,7 +78,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// The reply to a request. A request that is not known has none.
+    /// Returns the reply to a request, or `None` for an unknown one.
     async fn answer(&mut self, request: &Message) -> Result<Option<Content>, Box<dyn Error>> {
         Ok(Some(match &request.content {
             Content::KernelInfoRequest(_) => {
@@ -86,7 +86,7 @@ impl Kernel {
                 KernelInfoReply::new("sums", "1", language).into()
             }
             Content::ExecuteRequest(asked) => self.execute(request, &asked.code).await?.into(),
-            // Nothing here runs for long.
+            // No code runs for long.
             Content::InterruptRequest(_) => InterruptReply::default().into(),
             Content::ShutdownRequest(asked) => ShutdownReply::new(asked.restart).into(),
             _ => return Ok(None),
@@ -122,7 +122,7 @@ impl Kernel {
         Ok(reply)
     }
 
-    /// Tells everybody, as something that came of the request.
+    /// Publishes a message as a result of the request.
     async fn publish(
         &mut self,
         request: &Message,

@@ -1,4 +1,4 @@
-//! Runs code on a Jupyter Server, in a kernel that is started for it and deleted afterwards.
+//! Runs code on a Jupyter Server, in a kernel that is started before and deleted afterwards.
 //!
 //!     cargo run --features websocket --example server -- 'http://127.0.0.1:8888/lab?token=..' 'print(1)'
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks on its terminal")]
@@ -26,7 +26,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if done? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether the code went well and all of its output was seen.
+/// Runs code. Returns true if it succeeded and no output is missing.
 async fn run(kernel: &ServerKernel, code: &str) -> Result<bool, Box<dyn Error>> {
     let mut running = kernel.client().execute(code).await?;
     while let Some(event) = running.next().await {

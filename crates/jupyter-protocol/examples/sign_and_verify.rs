@@ -1,4 +1,4 @@
-//! Messages without any connection: make one, sign it, send its frames through whatever you have, verify and read it.
+//! Messages without a connection: create one, sign it, transfer its frames by any means, verify and parse it.
 //!
 //!     cargo run --no-default-features --example sign_and_verify
 #![expect(clippy::print_stdout, reason = "an example talks on its terminal")]
@@ -22,7 +22,7 @@ fn main() -> Result<(), Rejected> {
         other => println!("something else: {other:?}"),
     }
 
-    // The same bytes again are a replay; altered bytes are a forgery.
+    // A repeated message is a replay, an altered one a forgery.
     for (what, mut frames) in [("replayed", frames.clone()), ("altered", frames)] {
         if what == "altered" {
             frames[5] = "{\"code\": \"evil\"}".into();

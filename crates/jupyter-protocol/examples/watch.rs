@@ -1,8 +1,8 @@
-//! Watches a kernel that somebody else uses, such as one of a notebook: what runs, and what it writes.
+//! Watches a kernel that another client uses, such as a notebook: prints its code and its output.
 //!
 //!     cargo run --features zmq --example watch -- CONNECTION_FILE
 //!
-//! Without a file, the newest of this user is taken.
+//! Without an argument, the newest connection file of this user is used.
 #![expect(clippy::print_stdout, reason = "an example talks on its terminal")]
 
 use std::error::Error;
@@ -13,7 +13,7 @@ use jupyter_protocol::client::Observed;
 use jupyter_protocol::kernelspec::Environment;
 use jupyter_protocol::{ConnectionInfo, Content, Limits, zmq};
 
-/// How long the kernel may take to answer.
+/// Limits the wait for the kernel's reply.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The newest connection file of this user.
@@ -33,8 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("watching {}", file.display());
     let client = zmq::connect(&ConnectionInfo::read(&file)?, zmq::Options::default()).await?;
     let mut watch = client.watch();
-    // A kernel with another key takes no question for one, and what it publishes is not taken for its own. One that is busy
-    // answers.
+    // With the key of another kernel, no message is accepted in either direction. A busy kernel replies.
     client.ready(TIMEOUT).await.map_err(|error| {
         format!("{error} (is {} of a kernel that runs, with its key?)", file.display())
     })?;

@@ -1,4 +1,4 @@
-//! Kernels that do not start. None of these needs Jupyter.
+//! Kernels that fail to start. These tests do not need Jupyter.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,7 +8,7 @@ use jupyter_protocol::kernelspec::{InstalledKernel, KernelSpec};
 use jupyter_protocol::manager::{Kernel, KernelError, KernelOptions};
 use serde_json::json;
 
-/// A "kernel" that is a shell script.
+/// Describes a "kernel" that is a shell script.
 fn script(text: &str) -> InstalledKernel {
     program(&json!(["sh", "-c", text, "{connection_file}"]))
 }
@@ -23,7 +23,7 @@ fn program(argv: &serde_json::Value) -> InstalledKernel {
 }
 
 #[tokio::test]
-async fn one_that_ends_at_once_says_why() {
+async fn an_early_end_is_explained() {
     let before = Instant::now();
     let error = Kernel::start(&script("echo No module named x >&2; exit 3")).await.unwrap_err();
     assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
@@ -35,7 +35,7 @@ async fn one_that_ends_at_once_says_why() {
     assert_eq!(status.unwrap().code(), Some(3));
 }
 
-/// What it has started may hold its standard error open for ever.
+/// A child process may keep the standard error open forever.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn one_that_ends_is_not_waited_for_longer_than_itself() {

@@ -1,4 +1,4 @@
-//! However much a kernel sends, and however it is cut into messages: the memory of the client is bounded.
+//! The memory of the client is bounded, however much a kernel sends and however it is divided into messages.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,16 +16,16 @@ use jupyter_protocol::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Bytes of one large message.
+/// Size of a large message, in bytes.
 const LARGE: usize = 16 * 1024 * 1024;
 
-/// How often it is sent, each time with small messages behind it.
+/// The number of large messages.
 const TIMES: usize = 60;
 
-/// Small messages behind each large one.
+/// The number of small messages behind each large one.
 const SMALL: usize = 20;
 
-/// A kernel whose IOPub channel floods everybody who connects.
+/// A kernel whose IOPub channel floods every client.
 struct Flooding(Endpoints);
 
 #[async_trait]
@@ -58,7 +58,7 @@ impl Dialer for Flooding {
     }
 }
 
-/// Greeting and READY of an XPUB socket.
+/// Returns the greeting and READY of an XPUB socket.
 fn opening() -> Vec<u8> {
     let mut greeting = [0; 64];
     greeting[0] = 0xff;
@@ -81,7 +81,7 @@ fn message(session: &Session, content: impl Into<Content>) -> Vec<u8> {
     frames.iter().enumerate().flat_map(frame).collect()
 }
 
-/// The most memory that this process ever had, in bytes.
+/// Returns the peak memory of this process, in bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
@@ -99,7 +99,7 @@ async fn a_flood_of_large_and_small_messages_stays_small() {
     options.client.buffered = 1024 * 1024;
     let before = peak();
     let client = connect(&info, options).await.unwrap();
-    // Nobody takes anything: what can be kept waits, the rest is dropped.
+    // No events are taken: the client buffers what fits and drops the rest.
     let watches: Vec<_> = (0..3).map(|_| client.watch()).collect();
     while client.kernel_state().is_none_or(|state| state.as_str() != "idle") {
         assert_eq!(client.close_reason(), None);
@@ -107,7 +107,7 @@ async fn a_flood_of_large_and_small_messages_stays_small() {
     }
     drop(watches);
     let (sent, grown) = (LARGE * TIMES, peak() - before);
-    // A large message is a few times in memory while it is sent and received.
+    // A large message is in memory a few times while it is sent and received.
     assert!(grown < 12 * LARGE, "{} MiB for {} MiB", grown >> 20, sent >> 20);
     assert_eq!(client.rejected(), 0);
 }

@@ -1,4 +1,4 @@
-//! What must hold for every message and for every sequence of bytes.
+//! Properties of every message and of every sequence of bytes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -51,7 +51,7 @@ fn header() -> impl Strategy<Value = Header> {
     })
 }
 
-/// Any bytes, and text that looks like what is expected.
+/// Any bytes, and text that resembles the expected form.
 fn dict() -> impl Strategy<Value = Bytes> {
     prop_oneof![
         object().prop_map(|map| Value::Object(map).to_string().into()),
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn websocket_forms_give_back_what_was_put_in(raw in raw()) {
+    fn websocket_framings_round_trip(raw in raw()) {
         let limits = Limits::default();
         for channel in Channel::MESSAGES {
             let bytes = v1::encode(channel, &raw);
@@ -181,7 +181,7 @@ proptest! {
             let (read, message) = older.unwrap();
             prop_assert_eq!(read, channel);
             prop_assert_eq!(message.buffers(), raw.buffers());
-            // Within other JSON the space around it is not kept.
+            // The space around embedded JSON is not kept.
             let parts = raw.parts().map(|part| Bytes::copy_from_slice(part.trim_ascii()));
             let kept = RawMessage::from_parts(parts, raw.buffers().to_vec(), &limits).unwrap();
             prop_assert_eq!(message.parse(&limits).content, kept.parse(&limits).content);

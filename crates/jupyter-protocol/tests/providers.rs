@@ -1,5 +1,5 @@
-//! Faults of servers and of what is between them and us: connections that break, hang or drip, answers that refuse, and
-//! certificates that are not to be trusted.
+//! Faults of servers and of networks: connections that break, hang or are slow, error responses, and untrusted
+//! certificates.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "support/fake_server.rs"]
@@ -25,7 +25,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Longer than anything here may take.
+/// An upper bound for every operation in these tests.
 const SOON: Duration = Duration::from_secs(20);
 
 fn options() -> Options {
@@ -45,7 +45,7 @@ async fn start(faults: Faults) -> (FakeServer, Client) {
     (fake, client)
 }
 
-/// The same for every way in which a connection can end while code runs: it is told, and the code is sent once.
+/// However a connection ends while code runs, that is reported and the code is sent once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_ends_in_a_run_does_not_run_it_twice() {
     let closed = |code: u16| {
@@ -55,7 +55,7 @@ async fn a_connection_that_ends_in_a_run_does_not_run_it_twice() {
     for (what, bytes) in [
         ("closed in order", closed(1000)),
         ("closed for an error", closed(1011)),
-        ("a code that nobody may send", closed(1006)),
+        ("a reserved close code", closed(1006)),
         ("no word", Vec::new()),
         ("half a frame", vec![0x82, 0x7e, 0x01]),
         ("a masked frame", vec![0x82, 0x81, 1, 2, 3, 4, 5]),
@@ -64,12 +64,12 @@ async fn a_connection_that_ends_in_a_run_does_not_run_it_twice() {
     ] {
         let faults = Faults { last_bytes: Some(bytes), ..Faults::default() };
         let (fake, client) = start(faults).await;
-        let begun = Instant::now();
+        let start = Instant::now();
         let outcome = client.execute(ExecuteRequest::new("print x")).await.unwrap().outcome().await;
-        assert!(begun.elapsed() < SOON, "{what}: {:?}", begun.elapsed());
+        assert!(start.elapsed() < SOON, "{what}: {:?}", start.elapsed());
         assert!(outcome.losses.disconnected || !outcome.is_ok(), "{what}: {outcome:?}");
         assert_eq!(fake.executions.load(Ordering::Relaxed), 1, "{what}");
-        // It goes on over another connection.
+        // The client continues over another connection.
         let outcome = client.execute(ExecuteRequest::new("print y")).await.unwrap().outcome().await;
         assert!(outcome.is_ok(), "{what}: {outcome:?}");
         assert_eq!(fake.requests.lock().unwrap().len(), 2, "{what}");
@@ -90,7 +90,7 @@ async fn a_frame_that_announces_two_gigabytes_ends_it_and_takes_no_memory() {
     assert!(peak_memory() < before + (256 << 20), "{before} {}", peak_memory());
 }
 
-/// The most memory that this process ever had, in bytes.
+/// Returns the peak memory of this process, in bytes.
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -112,9 +112,9 @@ async fn messages_in_pieces_are_whole() {
     }
 }
 
-/// A text frame where the newer form has binary ones is read as what it says, or counted and left out.
+/// A text frame in the binary framing is decoded by its form, or counted as rejected.
 #[tokio::test(flavor = "multi_thread")]
-async fn text_where_binary_belongs_harms_nobody() {
+async fn text_in_the_binary_framing_does_no_harm() {
     let text = b"{\"no\": \"message\"}";
     let mut bytes = vec![0x81, u8::try_from(text.len()).unwrap()];
     bytes.extend_from_slice(text);
@@ -146,7 +146,7 @@ async fn dripping(bytes: &'static [u8], at_once: usize) -> String {
     address
 }
 
-/// Takes no connection: as many wait already as have room.
+/// Accepts no connection: the backlog is full.
 async fn full() -> (String, TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -181,13 +181,13 @@ async fn whatever_hangs_or_drips_ends_with_the_time_of_the_request() {
         ("no connection", full),
     ] {
         let server = impatient(&address);
-        let begun = Instant::now();
+        let start = Instant::now();
         let error = server.kernels().await.unwrap_err();
-        assert!(begun.elapsed() < SOON / 2, "{what}: {:?}", begun.elapsed());
+        assert!(start.elapsed() < SOON / 2, "{what}: {:?}", start.elapsed());
         assert!(matches!(error, ServerError::Unreachable { .. }), "{what}: {error:?}");
-        let begun = Instant::now();
+        let start = Instant::now();
         let error = server.connect("k", options()).await.unwrap_err();
-        assert!(begun.elapsed() < SOON / 2, "{what}: {:?}", begun.elapsed());
+        assert!(start.elapsed() < SOON / 2, "{what}: {:?}", start.elapsed());
         assert!(matches!(&error, ClientError::Closed { .. }), "{what}: {error}");
         assert_eq!(error.effect(), Effect::None, "{what}");
     }
@@ -202,7 +202,7 @@ async fn a_server_that_asks_to_wait_is_understood() {
     let error = server.kernels().await.unwrap_err();
     assert_eq!(error.retry_after(), Some(Duration::from_secs(7)), "{error:?}");
     assert!(matches!(error, ServerError::Status { status: 429, .. }), "{error:?}");
-    // Nothing is sent again by itself, and a request that changes something may have had an effect.
+    // No request is retried, and one that changes something may have had an effect.
     let error = server.start_kernel("python3", None).await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown);
 }
@@ -320,11 +320,11 @@ async fn encrypted(folder: &Path, name: &str, end: &str) -> (String, Vec<u8>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_that_are_not_to_be_trusted_are_refused() {
     for (what, name, end, roots, trusted) in [
-        // The control: this one is trusted, so the others are refused for what is wrong with them.
+        // The control: this certificate is trusted, so the others are rejected for their faults.
         ("in order", "IP:127.0.0.1", "391231235959Z", true, true),
         ("expired", "IP:127.0.0.1", "200201000000Z", true, false),
         ("of another host", "DNS:other.example", "391231235959Z", true, false),
-        ("of nobody", "IP:127.0.0.1", "391231235959Z", false, false),
+        ("untrusted", "IP:127.0.0.1", "391231235959Z", false, false),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (address, certificate) = encrypted(folder.path(), name, end).await;

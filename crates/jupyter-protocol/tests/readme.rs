@@ -1,4 +1,4 @@
-//! What the README says of the protocol is what the crate has.
+//! The table of the README matches the crate.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use jupyter_protocol::Content;
 
 const README: &str = include_str!("../README.md");
 
-/// Whether kernels really do what the table says is a matter of the tests with kernels, `tests/it/answers.rs`.
+/// The tests with real kernels, `tests/it/answers.rs`, check the claims of the table.
 #[test]
 fn the_table_has_every_type_of_message() {
     let (_, table) = README

@@ -1,4 +1,4 @@
-//! The vectors that the reference implementations made: `vectors/make_vectors.py`.
+//! Checks the vectors of the reference implementations: `vectors/make_vectors.py`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -77,7 +77,7 @@ fn frames_of_the_reference_are_read_and_written_again() {
 }
 
 #[test]
-fn what_the_reference_refuses_is_refused() {
+fn messages_that_the_reference_rejects_are_rejected() {
     for vector in vectors!("hostile.json") {
         assert_ne!(text(&vector, "reference"), "accepted");
         let wire = all_hex(&vector, "frames");
@@ -112,7 +112,7 @@ fn connection_files_of_the_reference_are_read_and_written_again() {
         let info = ConnectionInfo::from_json(vector["file"].to_string().as_bytes()).unwrap();
         let again: Value = serde_json::from_slice(&info.to_json().unwrap()).unwrap();
         let mut expected = vector["file"].clone();
-        // The reference writes an empty name where there is none.
+        // The reference writes an empty name if there is none.
         if expected["kernel_name"].is_null() {
             expected.as_object_mut().unwrap().remove("kernel_name");
         }
@@ -121,7 +121,7 @@ fn connection_files_of_the_reference_are_read_and_written_again() {
 }
 
 #[test]
-fn everything_that_real_kernels_say_is_understood() {
+fn all_messages_of_real_kernels_are_understood() {
     let limits = Limits::default();
     let transcripts = [
         ("python3", vectors!("transcript_python3.json")),
@@ -141,12 +141,12 @@ fn everything_that_real_kernels_say_is_understood() {
             assert_eq!(message.clone().into_raw().parse(&limits), message);
             types.insert(raw.msg_type().to_owned());
         }
-        let most = if kernel == "python3" { 25 } else { 10 };
-        assert!(types.len() >= most, "{kernel}: {types:?}");
+        let expected = if kernel == "python3" { 25 } else { 10 };
+        assert!(types.len() >= expected, "{kernel}: {types:?}");
     }
 }
 
-/// Whatever the kernel said is said again. Defaults may be added.
+/// Checks that all values of the original are kept. Defaults may be added.
 fn assert_contains(again: &Value, original: &Value, msg_type: &str) {
     for (key, value) in original.as_object().unwrap() {
         let written = &again[key];
@@ -163,7 +163,7 @@ fn assert_contains(again: &Value, original: &Value, msg_type: &str) {
 }
 
 #[test]
-fn a_reply_completes_whoever_waits_even_when_it_is_malformed() {
+fn a_malformed_reply_completes_its_request() {
     let wire = Frames {
         header: Bytes::from_static(br#"{"msg_type":"execute_reply","msg_id":"r"}"#),
         parent_header: Bytes::from_static(br#"{"msg_id":"asked"}"#),

@@ -1,4 +1,4 @@
-//! The client of a Jupyter Server, against a server that misbehaves on purpose.
+//! The client of a Jupyter Server, against a faulty server.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "support/fake_server.rs"]
@@ -91,7 +91,7 @@ async fn a_broken_connection_is_made_again_in_the_same_session() {
     let (fake, client) = start(Behaviour::default(), Faults::default()).await;
     let running =
         client.execute(ExecuteRequest::new("print x\ndrop shell\nprint y")).await.unwrap();
-    // The server hands over what came while nobody was connected.
+    // The server delivers the messages of the time without a connection.
     let outcome = running.outcome().await;
     assert!(outcome.losses.disconnected, "{outcome:?}");
     assert_eq!(text(&client, "print again").await, "again\n");
@@ -119,7 +119,7 @@ async fn requests_that_went_with_the_kernel_fail() {
         ("publish status {\"execution_state\": \"restarting\"}", "the kernel was restarted"),
         ("publish status {\"execution_state\": \"autorestarting\"}", "the kernel was restarted"),
         ("publish status {\"execution_state\": \"dead\"}", "the kernel died"),
-        // The server says nothing; the new process does.
+        // The server reports nothing, but the new process does.
         ("restart", "the kernel was restarted"),
     ] {
         let ignored = vec![(Channel::Shell, "complete_request")];
@@ -127,7 +127,7 @@ async fn requests_that_went_with_the_kernel_fail() {
         let (_fake, client) = start(behaviour, Faults::default()).await;
         let asks = client.request(CompleteRequest::default());
         let restarts = async {
-            // Behind the request.
+            // After the request.
             tokio::time::sleep(Duration::from_millis(100)).await;
             client.execute(ExecuteRequest::new(code)).await.unwrap().outcome().await
         };
@@ -148,7 +148,7 @@ async fn requests_that_the_new_process_got_are_answered() {
 }
 
 #[tokio::test]
-async fn refusals_are_told_at_once() {
+async fn refusals_are_reported_at_once() {
     for status in [401, 403, 404] {
         let fake = FakeServer::start(
             Behaviour::default(),
@@ -183,7 +183,7 @@ async fn a_server_in_trouble_is_waited_for() {
     assert!(fake.requests.lock().unwrap().len() > 2, "it was tried again");
 }
 
-/// Tells the test that it is the child of itself, and where the server is.
+/// The variable with which the test starts itself as a child process; it contains the server's URL.
 const SERVER: &str = "JUPYTER_PROTOCOL_TEST_SERVER";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,7 +248,7 @@ async fn a_quiet_server_is_no_dead_one() {
 }
 
 #[tokio::test]
-async fn dropped_output_is_told_and_not_taken_for_output() {
+async fn dropped_output_is_reported_as_a_loss() {
     let (_fake, client) =
         start(Behaviour::default(), Faults { rate_notice: true, ..Faults::default() }).await;
     let mut running = client
@@ -271,7 +271,7 @@ async fn dropped_output_is_told_and_not_taken_for_output() {
 }
 
 #[tokio::test]
-async fn hostile_frames_harm_nobody() {
+async fn hostile_frames_do_no_harm() {
     for greeting in [
         u64::MAX.to_le_bytes().to_vec(),
         (u64::MAX / 8).to_le_bytes().to_vec(),
@@ -301,7 +301,7 @@ async fn a_message_above_the_limit_is_cut() {
     assert!(matches!(client.close_reason(), Some(CloseReason::Violation { .. })), "{client:?}");
 }
 
-/// A server that gives one answer to everything.
+/// A server with one response to all requests.
 async fn answering(response: &'static [u8]) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! What kernels answer and what they publish. The table of the README is what came of this.
+//! The replies and the published messages of kernels, compared with the table in the README.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,11 +39,11 @@ const FIRST_WORDS: &str = "iopub_welcome";
 /// A column of the table.
 struct Column {
     kernel: &'static str,
-    /// Code that publishes what there is, as far as the language can.
+    /// Code that publishes all types of messages that the language can.
     shows: &'static str,
-    /// Code that asks its user for a line.
+    /// Code that asks for a line of input.
     asks: &'static str,
-    /// Whether it is talked to over TCP: one speaks nothing else, and another takes no paths as long as those of tests.
+    /// True to use TCP: Deno supports nothing else, and xeus-python no paths as long as those of the tests.
     tcp: bool,
 }
 
@@ -56,7 +56,7 @@ const COLUMNS: [Column; 4] = [
                 shown.update(3)\n\
                 clear_output()\n\
                 from ipykernel.comm import Comm\n\
-                comm = Comm('nobody')\n\
+                comm = Comm('target')\n\
                 comm.send({})\n\
                 comm.close()\n\
                 4",
@@ -72,7 +72,7 @@ const COLUMNS: [Column; 4] = [
                 shown.update(3)\n\
                 clear_output()\n\
                 from comm import create_comm\n\
-                comm = create_comm(target_name='nobody')\n\
+                comm = create_comm(target_name='target')\n\
                 comm.send({})\n\
                 comm.close()\n\
                 4",
@@ -205,7 +205,7 @@ async fn published(watch: &mut Watch, claims: &Claims, later: &[&str], found: &m
     }
 }
 
-/// What the kernel asks its user, if it can.
+/// Runs code that asks for input. Returns the question, if the kernel supports it.
 async fn asked_by(client: &Client, code: &str) -> Option<(String, &'static str)> {
     let mut running = client.execute(ExecuteRequest::new(code).with_stdin()).await.unwrap();
     let mut found = None;
@@ -218,8 +218,8 @@ async fn asked_by(client: &Client, code: &str) -> Option<(String, &'static str)>
     found
 }
 
-/// A request with these fields.
-fn of<R: Request>(fields: Value) -> R {
+/// Creates a request with these fields.
+fn request_from<R: Request>(fields: Value) -> R {
     serde_json::from_value(fields).unwrap()
 }
 

@@ -6,10 +6,8 @@ use jupyter_protocol::execution::Event;
 use crate::Case;
 use crate::harness::{Kernel, execute, run};
 
-pub(crate) const CASES: &[Case] = &[
-    ("a_second_language_is_as_good", second_language),
-    ("what_deno_publishes_late_arrives", late),
-];
+pub(crate) const CASES: &[Case] =
+    &[("a_second_language_is_as_good", second_language), ("late_output_of_deno_arrives", late)];
 
 fn second_language() {
     run(async {
@@ -42,8 +40,8 @@ fn late() {
             );
             let ran = execute(&client, &code).await;
             assert!(ran.outcome.is_ok() && ran.outcome.losses.is_none(), "{ran:?}");
-            let said = (ran.stdout.trim_end(), ran.stderr.trim_end());
-            assert_eq!(said, (&*format!("out {number}"), "err"), "{ran:?}");
+            let output = (ran.stdout.trim_end(), ran.stderr.trim_end());
+            assert_eq!(output, (&*format!("out {number}"), "err"), "{ran:?}");
             let value = ran.value();
             assert!(value.is_some_and(|value| value.contains(&number.to_string())), "{ran:?}");
             let shown = ran.events.iter().any(|event| matches!(event, Event::Display { .. }));

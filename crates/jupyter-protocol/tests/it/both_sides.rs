@@ -1,4 +1,4 @@
-//! One kernel, seen by this crate and by `jupyter_client` at once.
+//! One kernel, observed by this crate and by `jupyter_client` at the same time.
 
 use std::collections::HashSet;
 
@@ -39,7 +39,7 @@ async fn compare(kernel: Kernel) {
     let mut watch = client.watch();
     let mut ids = Vec::new();
     for code in CODE {
-        // An error would abort what the other side asks for right after it.
+        // After an error, the kernel would abort the next requests of the other side.
         let mut request = ExecuteRequest::new(code);
         request.stop_on_error = false;
         let running = client.execute(request).await.unwrap();
@@ -76,7 +76,7 @@ async fn compare(kernel: Kernel) {
     assert_eq!(ours.len(), theirs.len());
 }
 
-/// What this crate has seen of these requests, until each is idle.
+/// Collects the messages published for these requests, until each is idle.
 async fn published(client: &Client, watch: &mut Watch, ids: &[String]) -> Vec<Value> {
     let mut idle: HashSet<String> = HashSet::new();
     let mut messages = Vec::new();
@@ -104,7 +104,7 @@ async fn published(client: &Client, watch: &mut Watch, ids: &[String]) -> Vec<Va
     messages
 }
 
-/// The same moment has many forms.
+/// Normalizes dates, because the same moment has many forms.
 fn with_moments(mut message: Value) -> Value {
     for name in ["header", "parent_header"] {
         let date = message[name]["date"].as_str().unwrap();

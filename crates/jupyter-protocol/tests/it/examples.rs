@@ -1,4 +1,4 @@
-//! The examples, run as a reader would run them.
+//! Runs the examples as a reader would.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     ("kernel", kernel),
 ];
 
-/// The program, which cargo builds along with the tests, unless it was asked for this test alone.
+/// Returns the program of an example. Cargo builds it with the tests, but not if only this test was requested.
 fn example(name: &str) -> Command {
     let own = std::env::current_exe().unwrap();
     let built = own.parent().unwrap().parent().unwrap().join("examples").join(name);
@@ -37,7 +37,7 @@ fn example(name: &str) -> Command {
     command
 }
 
-/// Whether it is not there, or what it is made of has changed since.
+/// Returns true if the program is missing or older than its sources.
 fn is_old(built: &Path, name: &str) -> bool {
     let changed = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
     let Some(made) = changed(built) else { return true };
@@ -56,7 +56,7 @@ fn is_old(built: &Path, name: &str) -> bool {
     newest.is_some_and(|newest| newest > made)
 }
 
-/// What it wrote, when it succeeded.
+/// Returns the output of a successful program.
 fn written(output: Output) -> (String, String) {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (out, err) = (text(output.stdout), text(output.stderr));
@@ -83,7 +83,7 @@ fn runs_code() {
     assert!(String::from_utf8_lossy(&failed.stderr).contains("ZeroDivisionError"));
     let unknown = example("execute").arg("no-such-kernel").output().unwrap();
     assert!(!unknown.status.success());
-    assert!(String::from_utf8_lossy(&unknown.stderr).contains("python3"), "those that there are");
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("python3"), "the available kernels");
 }
 
 fn interrupts() {
@@ -116,7 +116,7 @@ fn watch() {
                 }
             }
         });
-        // It shows what runs from the moment it is connected.
+        // The example shows messages from its connection on.
         let end = Instant::now() + READY;
         let until = |wanted: &str, shown: &mut std::sync::mpsc::Receiver<String>| {
             while Instant::now() < end {
@@ -145,15 +145,18 @@ fn watch() {
         // The key of another kernel.
         let mut info = kernel.info.clone();
         info.key = jupyter_protocol::Key::new("another");
-        let wrong = file.with_file_name("wrong.json");
-        info.write_new(&wrong).unwrap();
-        let child = piped(&mut example("watch"), &[wrong.to_str().unwrap()]);
+        let wrong_key = file.with_file_name("wrong-key.json");
+        info.write_new(&wrong_key).unwrap();
+        let child = piped(&mut example("watch"), &[wrong_key.to_str().unwrap()]);
         tokio::time::sleep(Duration::from_secs(2)).await;
         execute(&client, "1").await;
         let output =
             tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("the key may be wrong"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && stderr.contains("the key may be wrong"),
+            "{stderr}"
+        );
     });
 }
 
@@ -179,7 +182,7 @@ fn server() {
     });
 }
 
-/// Jupyter's own client starts it, and understands all that it says.
+/// Starts the example with Jupyter's own client, which must understand all of its messages.
 fn kernel() {
     let program = example("kernel").get_program().to_owned();
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Running code in IPython's kernel.
+//! Runs code in IPython's kernel.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     ("displays_are_updated", displays_are_updated),
     ("buffers_come_with_comms", buffers_come_with_comms),
     ("input_is_given", input_is_given),
-    ("an_error_aborts_what_waits", an_error_aborts_what_waits),
+    ("an_error_aborts_queued_requests", an_error_aborts_queued_requests),
     ("expressions_are_evaluated", expressions_are_evaluated),
     ("a_flood_that_is_not_taken_does_not_lose_the_end", flood),
     ("a_flood_is_complete_where_there_is_room", lossless),
@@ -125,7 +125,7 @@ fn input_is_given() {
     });
 }
 
-fn an_error_aborts_what_waits() {
+fn an_error_aborts_queued_requests() {
     run(async {
         let kernel = Kernel::start("python3");
         let client = kernel.client().await;
@@ -165,11 +165,11 @@ fn expressions_are_evaluated() {
 
 const LINES: usize = 20_000;
 
-/// Each line is flushed, and so is a message of its own.
+/// Each line is flushed, and so becomes a message.
 const FLUSHES: &str =
     "import sys\nfor i in range(20000):\n    sys.stdout.write(f'{i}\\n'); sys.stdout.flush()";
 
-/// 20,000 writes, each flushed. A client that does not read from the kernel loses half of them and the end with them.
+/// Flushes 20,000 lines. A client that stops reading loses half of them and the end of the execution.
 fn flood() {
     run(async {
         let kernel = Kernel::start("python3");
@@ -199,7 +199,7 @@ fn flood() {
     });
 }
 
-/// There is room for all of them, so that a reader who comes late loses nothing either.
+/// The buffer holds all messages, so that a late reader loses none.
 fn lossless() {
     run(async {
         let expected: String = (0..LINES).map(|line| format!("{line}\n")).collect();

@@ -14,18 +14,18 @@ use jupyter_protocol::kernelspec::{
 use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, ExecuteRequest, ReservedPorts};
 
-/// Names the interpreter.
+/// The variable with the path of the interpreter.
 pub(crate) const VARIABLE: &str = "SANDBOX_TEST_JUPYTER_PYTHON";
 
-/// A kernel on a busy machine takes its time.
+/// Limits the start of a kernel on a busy machine.
 pub(crate) const READY: Duration = Duration::from_secs(60);
 
-/// The interpreter, if there is one.
+/// Returns the interpreter, if the variable is set.
 pub(crate) fn python() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Runs a test with a clock over it.
+/// Runs a test with a timeout.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -42,21 +42,21 @@ pub(crate) struct Kernel {
     _folder: tempfile::TempDir,
 }
 
-/// The specification of a kernel.
+/// Returns the specification of a kernel.
 pub(crate) fn installed(name: &str) -> InstalledKernel {
     let python = PythonEnvironment::from_executable(python().unwrap());
     Search::new(&Environment::current(), python).find(name).unwrap()
 }
 
 impl Kernel {
-    /// A kernel over Unix sockets.
+    /// Starts a kernel over Unix sockets.
     pub(crate) fn start(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let info = ConnectionInfo::ipc(folder.path().join("k"));
         Self::launch(name, info, folder)
     }
 
-    /// A kernel over TCP.
+    /// Starts a kernel over TCP.
     pub(crate) fn start_tcp(name: &str) -> Self {
         let reserved = ReservedPorts::reserve("127.0.0.1").unwrap();
         let info = reserved.connection().unwrap();
@@ -102,7 +102,7 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -113,7 +113,7 @@ fn spawn(installed: &InstalledKernel, file: &std::path::Path) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// What came of code.
+/// The output of an execution.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) stdout: String,
@@ -123,7 +123,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The value as plain text.
+    /// Returns the value as plain text.
     pub(crate) fn value(&self) -> Option<String> {
         self.events.iter().find_map(|event| match event {
             Event::Result { result, .. } => result.data.plain(),

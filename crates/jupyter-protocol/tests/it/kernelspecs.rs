@@ -1,4 +1,4 @@
-//! The same kernels as `jupyter kernelspec list --json`, in many environments.
+//! Compares the search with `jupyter kernelspec list --json`, in many environments.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ pub(crate) const CASES: &[Case] = &[
     ("the_native_kernel_is_offered_alike", native),
 ];
 
-/// What both sides find with these variables and nothing else.
+/// Compares both results with only these variables set.
 fn compare(home: &Path, variables: &[(&str, OsString)]) -> Value {
     compare_with(&python().unwrap(), home, variables)
 }
@@ -154,7 +154,7 @@ fn odd() {
     }
 }
 
-/// A virtual environment that sees the packages, and in which no kernel is installed.
+/// A virtual environment that includes the system's packages and has no kernel of its own.
 fn native() {
     let home = tempfile::tempdir().unwrap();
     let environment = home.path().join("env");

@@ -1,4 +1,4 @@
-//! Kernels that come, go, and come back.
+//! Kernels that die, are replaced, or are shared.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::harness::{Kernel, READY, collect, execute, run};
 
 pub(crate) const CASES: &[Case] = &[
     ("tcp_works_too", tcp),
-    ("a_second_client_sees_what_the_first_does", second_client),
+    ("a_second_client_sees_the_messages_of_the_first", second_client),
     ("a_busy_kernel_is_found_ready", busy),
-    ("a_kernel_that_was_killed_ends_what_ran", killed),
-    ("a_client_goes_on_with_the_next_kernel", replaced),
+    ("killing_a_kernel_ends_its_executions", killed),
+    ("a_client_continues_with_the_next_kernel", replaced),
     ("a_stopped_kernel_is_waited_for", stopped),
     ("the_heart_beats", heartbeat),
-    ("connecting_again_and_again_leaks_nothing", again_and_again),
+    ("reconnecting_leaks_nothing", reconnecting),
 ];
 
 fn tcp() {
@@ -138,7 +138,7 @@ fn heartbeat() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(client.heartbeat().missed > 0);
         kernel.signal("CONT");
-        // An unanswered handshake takes its time.
+        // An unanswered handshake takes a while.
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(client.heartbeat().missed, 0);
         kernel.kill();
@@ -147,7 +147,7 @@ fn heartbeat() {
     });
 }
 
-fn again_and_again() {
+fn reconnecting() {
     run(async {
         let kernel = Kernel::start("python3");
         let descriptors = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
@@ -159,7 +159,7 @@ fn again_and_again() {
             assert_eq!(execute(&client, "print(1)").await.stdout, "1\n");
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
-        // Other tests of this process come and go meanwhile.
+        // Other tests of this process open files meanwhile.
         assert!(descriptors() < before + 60, "{before} {}", descriptors());
     });
 }

@@ -1,7 +1,7 @@
-//! Against the real things: kernels, Jupyter's own tools, a Jupyter Server.
+//! Tests with real kernels, Jupyter's own tools and a real Jupyter Server.
 //!
-//! `SANDBOX_TEST_JUPYTER_PYTHON` names an interpreter that has the packages ipykernel, jupyter_client, jupyter_server,
-//! bash_kernel, xeus_python and deno. Without it these tests are reported as ignored, and fail where `CI` is set.
+//! `SANDBOX_TEST_JUPYTER_PYTHON` names an interpreter with the packages ipykernel, jupyter_client, jupyter_server,
+//! bash_kernel, xeus_python and deno. Without it these tests are reported as ignored, and fail if `CI` is set.
 #![cfg_attr(not(unix), expect(unused, reason = "kernels are reached over Unix sockets"))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,7 +13,6 @@ mod execute;
 mod harness;
 mod kernelspecs;
 mod life;
-mod made;
 mod manager;
 mod peer;
 mod protocol;
@@ -36,7 +35,6 @@ fn main() {
         ("execute", execute::CASES),
         ("kernelspecs", kernelspecs::CASES),
         ("life", life::CASES),
-        ("made", made::CASES),
         ("manager", manager::CASES),
         ("protocol", protocol::CASES),
         ("reference", reference::CASES),

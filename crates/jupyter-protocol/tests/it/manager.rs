@@ -1,4 +1,4 @@
-//! Kernels from their start to their end.
+//! Starts, restarts and ends kernels.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -21,15 +21,15 @@ pub(crate) const CASES: &[Case] = &[
     ("a_kernel_is_started_used_and_ended", whole_life),
     ("kernels_of_both_transports_are_interrupted_and_started_again", interrupted_and_restarted),
     ("a_busy_kernel_is_interrupted_before_it_ends", busy_ones_end),
-    ("a_kernel_is_interrupted_by_a_message_where_its_specification_says_so", by_message),
-    ("a_kernel_that_dies_is_told_at_once_and_can_be_started_again", dies),
+    ("a_kernel_is_interrupted_by_a_message_if_its_specification_requires_it", by_message),
+    ("a_death_is_reported_at_once_and_the_kernel_can_be_restarted", dies),
     ("nothing_outlives_a_kernel_that_is_dropped", dropped),
     ("one_that_speaks_tcp_alone_is_started_over_it", falls_back),
     ("a_long_path_is_no_longer_than_kernels_take", short_paths),
     ("environment_and_working_directory_are_the_options", options),
 ];
 
-/// Far below what the loss of a connection takes to be noticed.
+/// Far less than the time after which a lost connection is noticed.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 const SLEEPS: &str = "print('in', flush=True)\nimport time\ntime.sleep(60)";
@@ -43,8 +43,8 @@ fn is_there(pid: &str) -> bool {
     kill.args(["-0", pid]).stderr(Stdio::null()).status().unwrap().success()
 }
 
-/// Code that has begun.
-async fn begun(client: &Client, code: &str) -> jupyter_protocol::client::ExecutionStream {
+/// Starts code, and waits until it runs.
+async fn start(client: &Client, code: &str) -> jupyter_protocol::client::ExecutionStream {
     let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
     while !matches!(running.next().await, Some(Event::Stream(_))) {}
     running
@@ -73,12 +73,12 @@ fn interrupted_and_restarted() {
             let mut options = KernelOptions::default();
             options.transport = transport;
             let mut kernel = Kernel::start_with(&installed("python3"), options).await.unwrap();
-            let running = begun(kernel.client(), SLEEPS).await;
+            let running = start(kernel.client(), SLEEPS).await;
             kernel.interrupt().await.unwrap();
             assert_eq!(collect(running).await.outcome.error.unwrap().ename, "KeyboardInterrupt");
 
             assert!(execute(kernel.client(), "x = 1").await.outcome.is_ok());
-            let running = begun(kernel.client(), SLEEPS).await;
+            let running = start(kernel.client(), SLEEPS).await;
             let before = kernel.pid();
             kernel.restart().await.unwrap();
             assert_ne!(kernel.pid(), before);
@@ -94,18 +94,18 @@ fn interrupted_and_restarted() {
     });
 }
 
-/// Code that nobody here asked for counts as well.
+/// Code of other clients is interrupted as well.
 fn busy_ones_end() {
     run(async {
         for own in [true, false] {
             let mut options = KernelOptions::default();
-            // Less than the code would take.
+            // Less than the code takes.
             options.shutdown_timeout = Duration::from_secs(40);
             let kernel = Kernel::start_with(&installed("python3"), options).await.unwrap();
             let other = connect(kernel.connection_info(), Options::default()).await.unwrap();
             other.ready(READY).await.unwrap();
             let client = if own { kernel.client() } else { &other };
-            let _running = begun(client, SLEEPS).await;
+            let _running = start(client, SLEEPS).await;
             let status = kernel.shutdown().await.unwrap().unwrap();
             assert!(status.success(), "it ended by itself: {status:?}");
         }
@@ -119,11 +119,11 @@ fn by_message() {
         for (installed, expected) in [(message, true), (installed("python3"), false)] {
             let kernel = Kernel::start(&installed).await.unwrap();
             let mut watch = kernel.client().watch();
-            let running = begun(kernel.client(), SLEEPS).await;
+            let running = start(kernel.client(), SLEEPS).await;
             kernel.interrupt().await.unwrap();
             let outcome = collect(running).await.outcome;
             assert_eq!(outcome.error.unwrap().ename, "KeyboardInterrupt");
-            // A kernel says that it is busy with the message.
+            // The message is the kernel's status of another client's request.
             let mut asked = false;
             while let Ok(Some(seen)) = timeout(Duration::from_secs(1), watch.next()).await {
                 let Observed::Message { message, .. } = seen else { continue };
@@ -200,7 +200,7 @@ fn falls_back() {
     });
 }
 
-/// Some kernels take no more than 23 bytes.
+/// Some kernels accept paths of at most 23 bytes.
 fn short_paths() {
     run(async {
         let kernel = Kernel::start(&installed("python3")).await.unwrap();

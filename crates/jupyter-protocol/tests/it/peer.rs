@@ -1,4 +1,4 @@
-//! `jupyter_client` in a process of its own, to compare with.
+//! `jupyter_client` in a separate process, as the reference.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::python;
 
-/// Answers requests; ends when this is dropped.
+/// A process that answers requests. It ends when this is dropped.
 pub(crate) struct Peer {
     process: Child,
     requests: ChildStdin,
@@ -27,7 +27,7 @@ impl Peer {
         Self { process, requests, answers }
     }
 
-    /// Asks for something. Panics when the peer fails: what it wrote is on standard error.
+    /// Sends a request. Panics if the peer fails, which writes the reason to standard error.
     pub(crate) fn ask(&mut self, what: &str, mut request: Value) -> Value {
         request["do"] = what.into();
         writeln!(self.requests, "{request}").unwrap();
@@ -39,19 +39,19 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Bytes in the form that the peer takes.
+/// Encodes bytes for the peer.
 pub(crate) fn hex<T: AsRef<[u8]>>(frames: &[T]) -> Value {
     let one = |frame: &T| frame.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     json!(frames.iter().map(one).collect::<Vec<String>>())
 }
 
-/// Bytes in the form that the peer gives.
+/// Decodes bytes of the peer.
 pub(crate) fn unhex(frames: &Value) -> Vec<Bytes> {
     let one = |frame: &Value| {
         let digits = frame.as_str().unwrap().as_bytes().chunks(2);

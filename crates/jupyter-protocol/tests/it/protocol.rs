@@ -1,4 +1,4 @@
-//! The newer parts of the protocol, as far as IPython's kernel has them.
+//! The newer parts of the protocol, in IPython's kernel.
 
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,11 @@ fn interrupts() {
             }
             let ran = collect(running).await;
             assert_eq!(ran.outcome.error.unwrap().ename, "KeyboardInterrupt");
-            assert_eq!(execute(&client, "1 + 1").await.value().as_deref(), Some("2"), "it goes on");
+            assert_eq!(
+                execute(&client, "1 + 1").await.value().as_deref(),
+                Some("2"),
+                "the code continues"
+            );
         }
     });
 }
@@ -148,7 +152,7 @@ fn schemes() {
     });
 }
 
-/// Why a request must not be sent again as it was: the kernel drops it and says nothing.
+/// A request must not be sent twice unchanged: the kernel drops it without a reply.
 fn replayed() {
     run(async {
         let kernel = Kernel::start("python3");

@@ -1,4 +1,4 @@
-//! Values that nobody has thought of, the same for the same seed.
+//! Random values, reproducible by their seed.
 
 use serde_json::{Map, Number, Value, json};
 
@@ -18,19 +18,18 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).unwrap()
     }
 
-    /// Mostly a few bytes, now and then as many as `most`.
-    pub(crate) fn bytes(&mut self, most: usize) -> Vec<u8> {
-        let length =
-            if self.below(8) == 0 { self.below(most + 1) } else { self.below(20.min(most)) };
+    /// Returns a few bytes, and rarely up to `max`.
+    pub(crate) fn bytes(&mut self, max: usize) -> Vec<u8> {
+        let length = if self.below(8) == 0 { self.below(max + 1) } else { self.below(20.min(max)) };
         (0..length).map(|_| self.next().to_le_bytes()[0]).collect()
     }
 
-    /// What is known to be troublesome is among it.
+    /// Returns text, with troublesome characters among it.
     pub(crate) fn text(&mut self) -> String {
         const PARTS: [&str; 16] = [
             "a",
@@ -82,7 +81,7 @@ impl Random {
         Value::Object(entries.collect::<Map<_, _>>())
     }
 
-    /// A header as kernels and clients write them, with fields of its own.
+    /// Returns a header as kernels and clients write it, with extra fields.
     pub(crate) fn header(&mut self, msg_type: &str) -> Value {
         let mut header = json!({"msg_id": self.text(), "session": self.text(), "username": self.text(),
             "date": "2026-01-01T00:00:00.123456Z", "msg_type": msg_type, "version": "5.4"});

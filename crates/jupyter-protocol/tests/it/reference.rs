@@ -1,4 +1,7 @@
-//! Signatures and messages beside those of `jupyter_client`, in the same run and both ways.
+//! Compares signatures and messages with those of `jupyter_client`, in both directions.
+
+use std::path::Path;
+use std::process::Command;
 
 use bytes::Bytes;
 use jupyter_protocol::chrono::DateTime;
@@ -9,26 +12,28 @@ use jupyter_protocol::{
 use serde_json::{Value, json};
 
 use crate::Case;
+use crate::harness::python;
 use crate::peer::{Peer, hex, unhex};
 use crate::random::Random;
 
 pub(crate) const CASES: &[Case] = &[
-    ("each_verifies_what_the_other_signs", signatures),
-    ("each_reads_what_the_other_writes", messages),
-    ("both_refuse_what_was_altered", altered),
+    ("each_verifies_signatures_of_the_other", signatures),
+    ("each_parses_messages_of_the_other", messages),
+    ("both_reject_altered_messages", altered),
+    ("the_committed_vectors_match_the_reference", vectors),
 ];
 
 const SCHEMES: [SignatureScheme; 3] =
     [SignatureScheme::HmacSha256, SignatureScheme::HmacSha384, SignatureScheme::HmacSha512];
 
-/// How many messages are made up.
+/// The number of random messages.
 const MESSAGES: u64 = 400;
 
 fn signatures() {
     let (mut peer, mut random) = (Peer::start(), Random::new(1));
     for round in 0..200 {
         let scheme = SCHEMES[round % 3];
-        // Keys above the length of a block are hashed first.
+        // Keys longer than a block are hashed first.
         let key = "k".repeat([1, 36, 64, 65, 128, 129, 300][round % 7]);
         let signer = Signer::new(scheme, &Key::new(key.clone()));
         let frames: [Vec<u8>; 4] = std::array::from_fn(|_| match random.below(4) {
@@ -51,15 +56,15 @@ fn signatures() {
             peer.ask("verify", about)["valid"].as_bool().unwrap()
         };
         assert!(verdict(&mut peer, &ours));
-        let mut wrong = ours.to_vec();
-        let at = random.below(wrong.len());
-        wrong[at] = if wrong[at] == b'0' { b'1' } else { b'0' };
-        assert!(!verdict(&mut peer, &wrong));
-        assert_eq!(signer.verify(parts, &wrong), Err(SignatureError::Invalid));
+        let mut invalid = ours.to_vec();
+        let at = random.below(invalid.len());
+        invalid[at] = if invalid[at] == b'0' { b'1' } else { b'0' };
+        assert!(!verdict(&mut peer, &invalid));
+        assert_eq!(signer.verify(parts, &invalid), Err(SignatureError::Invalid));
     }
 }
 
-/// A message that nobody has thought of.
+/// A random message.
 struct MadeUp {
     key: String,
     scheme: SignatureScheme,
@@ -97,7 +102,7 @@ impl MadeUp {
         json!({"key": self.key, "scheme": self.scheme.as_str()})
     }
 
-    /// As `jupyter_client` writes it.
+    /// Returns the message as `jupyter_client` writes it.
     fn written_by(&self, peer: &mut Peer) -> Vec<Bytes> {
         let mut about = self.about();
         about["message"] = self.message.clone();
@@ -106,7 +111,7 @@ impl MadeUp {
         unhex(&peer.ask("serialize", about)["frames"])
     }
 
-    /// As this crate writes it, from its own types.
+    /// Returns the message as this crate writes it, from its own types.
     fn written_here(&self) -> RawMessage {
         let map = |name: &str| self.message[name].as_object().unwrap().clone();
         let header = Header::from_map(map("header")).unwrap();
@@ -125,14 +130,14 @@ fn owned(frames: &[Vec<u8>]) -> Vec<Bytes> {
     frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect()
 }
 
-/// The four texts, read.
+/// Parses the four texts.
 fn read(message: &RawMessage) -> Value {
     let [header, parent, metadata, content] =
         message.parts().map(|text| serde_json::from_slice::<Value>(&text).unwrap());
     json!({"header": header, "parent_header": parent, "metadata": metadata, "content": content})
 }
 
-/// The same moment has many forms.
+/// Normalizes dates, because the same moment has many forms.
 fn with_moments(mut message: Value) -> Value {
     for name in ["header", "parent_header"] {
         let date = message[name].get("date").and_then(Value::as_str).map(str::to_owned);
@@ -154,7 +159,7 @@ fn messages() {
         assert_eq!(read(&received), made_up.message, "{seed}");
         assert_eq!(received.identities(), owned(&made_up.identities), "{seed}");
         assert_eq!(received.buffers(), owned(&made_up.buffers), "{seed}");
-        // Passed on, they are the same bytes.
+        // Forwarding keeps every byte.
         let mut again = made_up.codec().encode(&received);
         let signature = made_up.identities.len() + 1;
         assert_eq!(again[signature], frames[signature], "{seed}");
@@ -176,7 +181,7 @@ fn messages() {
     }
 }
 
-/// One bit of one frame that is signed, or of the signature.
+/// Flips one bit of one signed frame, or of the signature.
 fn altered() {
     let mut peer = Peer::start();
     for seed in 0..100 {
@@ -193,12 +198,28 @@ fn altered() {
         about["frames"] = hex(&frames);
         let theirs = peer.ask("deserialize", about);
         let ours = made_up.codec().decode(frames);
-        // A capital letter in a signature is the same number, and refused by the one who compares text.
+        // A capital letter in a signature is the same number, but a comparison of text rejects it.
         let is_same_number = ours.is_ok() && at == made_up.identities.len() + 1;
         assert!(theirs["refused"].is_string(), "{seed}: {theirs}");
         if !is_same_number {
             let error = ours.unwrap_err().error;
             assert!(matches!(error, FrameError::Signature(_)), "{seed}: {error}");
         }
+    }
+}
+
+fn vectors() {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors");
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(python().unwrap());
+    command.arg(committed.join("make_vectors.py")).arg("--into").arg(folder.path());
+    assert!(command.status().unwrap().success());
+    let mut made: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    made.sort_by_key(std::fs::DirEntry::file_name);
+    assert_eq!(made.len(), 5, "{made:?}");
+    for file in made {
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let (now, before) = (text(&file.path()), text(&committed.join(file.file_name())));
+        assert!(now == before, "{:?} has changed: cargo xtask vectors", file.file_name());
     }
 }

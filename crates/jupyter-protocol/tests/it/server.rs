@@ -1,4 +1,4 @@
-//! A real Jupyter Server.
+//! Tests with a real Jupyter Server.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -26,8 +26,8 @@ pub(crate) const CASES: &[Case] = &[
     ("a_kernel_is_started_used_and_ended", whole_life),
     ("code_runs_over_a_websocket", websocket),
     ("the_older_form_works_too", older_form),
-    ("restarts_and_ends_are_told", restarts),
-    ("output_that_the_server_drops_is_told", rate_limit),
+    ("restarts_and_ends_are_reported", restarts),
+    ("output_dropped_by_the_server_is_reported", rate_limit),
     ("a_broken_connection_misses_nothing", resume),
     ("files_are_read_and_written", contents),
     ("strangers_are_refused", strangers),
@@ -85,7 +85,7 @@ impl RealServer {
 
 impl Drop for RealServer {
     fn drop(&mut self) {
-        // Asked nicely, it ends its kernels.
+        // SIGTERM makes the server end its kernels.
         let id = self.process.id().to_string();
         let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
         let _ = self.process.wait();
@@ -121,7 +121,7 @@ fn sessions() {
     run(async {
         let (real, server) = RealServer::start(&[]).await;
         assert_eq!(server.sessions().await.unwrap(), []);
-        // What a browser does when it opens a notebook.
+        // A browser does this when it opens a notebook.
         let opens = "import json, sys, urllib.request as u\n\
                      about = {'path': 'a/b é.ipynb', 'name': 'b', 'type': 'notebook', 'kernel': {'name': 'bash'}}\n\
                      headers = {'Authorization': 'token ' + sys.argv[2]}\n\
@@ -140,11 +140,11 @@ fn sessions() {
     });
 }
 
-/// As the one of this machine, in `manager.rs`.
+/// The same as for a kernel of this machine in `manager.rs`.
 fn whole_life() {
     run(async {
         let (real, _) = RealServer::start(&[]).await;
-        // What a browser shows, with a header for what may stand before the server.
+        // The URL of a browser, with a header as for a proxy in front of the server.
         let mut options = ServerOptions::default();
         options.headers = vec![("X-Proxy".to_owned(), Token::new("1"))];
         let token = TOKEN.replace(' ', "%20").replace('&', "%26");
@@ -244,7 +244,7 @@ fn restarts() {
         let code = "print('in', flush=True)\nimport time; time.sleep(60)";
         let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
         while !matches!(running.next().await, Some(Event::Stream(_))) {}
-        // It waits behind the code.
+        // The request is queued behind the code.
         let behind = asked(&client).await;
         server.restart_kernel(&kernel.id).await.unwrap();
         assert_eq!(collect(running).await.outcome.end, End::KernelRestarted);
@@ -252,7 +252,7 @@ fn restarts() {
         client.ready(READY).await.unwrap();
         assert_eq!(execute(&client, "print('new')").await.stdout, "new\n");
 
-        // A kernel that dies by itself is started again by the server.
+        // The server restarts a kernel that dies by itself.
         let code = "import os, time; time.sleep(1); os._exit(1)";
         let running = client.execute(ExecuteRequest::new(code)).await.unwrap();
         let behind = asked(&client).await;
@@ -264,13 +264,13 @@ fn restarts() {
         let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
         while !matches!(running.next().await, Some(Event::Stream(_))) {}
         server.delete_kernel(&kernel.id).await.unwrap();
-        // The server interrupts it first; then it depends on who is faster.
+        // The server interrupts the kernel first, so either can be faster.
         let outcome = collect(running).await.outcome;
         assert!(!outcome.is_ok(), "{outcome:?}");
     });
 }
 
-/// A request that is on its way, and answered after what runs.
+/// Sends a request, whose reply comes after the running code.
 async fn asked(client: &Client) -> JoinHandle<Result<CompleteReply, ClientError>> {
     let client = client.clone();
     let waiting = tokio::spawn(async move { client.request(CompleteRequest::at_end("pri")).await });
@@ -300,7 +300,7 @@ fn rate_limit() {
     });
 }
 
-/// A way to the server that can be cut.
+/// A proxy of the server whose connections can be cut.
 struct Cable {
     port: u16,
     cut: Arc<AtomicBool>,
@@ -354,7 +354,7 @@ fn resume() {
                         cable.cut.store(true, Ordering::Relaxed);
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         cable.cut.store(false, Ordering::Relaxed);
-                        // Only once.
+                        // Allocated once.
                         seen.reserve(1000);
                     }
                 }
@@ -496,12 +496,12 @@ fn latency() {
             samples.push(before.elapsed());
         }
         samples.sort();
-        // A pause of the system between two packets is 40 ms, and there would be one in every call.
+        // A delayed acknowledgement takes 40 ms, and would occur in every call.
         assert!(samples[10] < Duration::from_millis(35), "{samples:?}");
     });
 }
 
-/// The end of a line may be published later than the line.
+/// A line and its end may be published separately.
 fn lines(text: &str) -> impl Iterator<Item = String> {
     text.lines().filter(|line| !line.is_empty()).map(str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! A server that speaks WebSocket in front of a test kernel, and misbehaves when told to.
+//! A WebSocket server in front of a test kernel, with faults on demand.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,23 +21,23 @@ use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, 
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
-/// How the server misbehaves. The default is not at all.
+/// The faults of the server. Default: none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
-    /// Does not know the newer form.
+    /// Does not support the newer framing.
     pub(crate) old: bool,
     /// Answers every connection with this status.
     pub(crate) status: Option<u16>,
     /// Answers the second and later connections with this status.
     pub(crate) status_again: Option<u16>,
-    /// Accepts, and then neither reads nor writes.
+    /// Accepts connections, and then neither reads nor writes.
     pub(crate) mute: bool,
     /// Sends these bytes first.
     pub(crate) greeting: Option<Vec<u8>>,
-    /// Tells that it drops output, before every reply.
+    /// Reports dropped output before every reply.
     pub(crate) rate_notice: bool,
-    /// Writes these bytes below the frames when code comes for the first time, and ends the connection. The kernel has the
-    /// code.
+    /// Writes these bytes below the frames at the first request to run code, and ends the connection. The kernel
+    /// receives the request.
     pub(crate) last_bytes: Option<Vec<u8>>,
     /// Sends every message in two frames.
     pub(crate) in_pieces: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Faults {
 pub(crate) struct FakeServer {
     pub(crate) address: String,
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
-    /// How often code came.
+    /// The number of requests to run code.
     pub(crate) executions: Arc<AtomicU32>,
     task: JoinHandle<()>,
 }
@@ -159,14 +159,14 @@ async fn serve(
             let mut socket = sink.reunite(source).unwrap();
             let socket = socket.get_mut();
             let _ = socket.write_all(bytes).await;
-            // What is read before it is closed keeps it from being reset.
+            // Reading before closing avoids a reset of the connection.
             let _ = timeout(Duration::from_millis(200), socket.read(&mut [0; 64])).await;
             return;
         }
     }
 }
 
-/// A message as two frames.
+/// Splits a message into two frames.
 fn pieces(whole: Message) -> Vec<Message> {
     let kind = if whole.is_text() { Data::Text } else { Data::Binary };
     let data = whole.into_data();
@@ -187,7 +187,7 @@ fn encode(newer: bool, channel: Channel, message: &RawMessage) -> Message {
     }
 }
 
-/// What a server says when it drops output: in the session of the client.
+/// Creates the notice of a server that drops output, in the session of the client.
 fn notice(request: &str, about: &RawMessage) -> RawMessage {
     let session = request.split("session_id=").nth(1).unwrap().split_whitespace().next().unwrap();
     let mut text = Stream::default();

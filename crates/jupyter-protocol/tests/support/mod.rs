@@ -1,4 +1,4 @@
-//! A test kernel with sockets in a folder of its own, and what tests do with clients.
+//! A test kernel on sockets in its own directory, and helpers for clients.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel that does not listen yet.
+    /// Creates a kernel that does not listen yet.
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self { info: ConnectionInfo::ipc(folder.path().join("k")), folder, server: None }
     }
 
-    /// A kernel that listens.
+    /// Starts a kernel that listens.
     pub(crate) async fn start(behaviour: Behaviour, wire: Wire) -> Self {
         Self::new().serve(behaviour, wire).await
     }
@@ -32,7 +32,7 @@ impl Kernel {
         self
     }
 
-    /// Another kernel behind the same sockets.
+    /// Replaces the kernel behind the same sockets.
     pub(crate) async fn replace(mut self, behaviour: Behaviour) -> Self {
         assert!(self.folder.path().exists());
         drop(self.server.take());
@@ -48,7 +48,7 @@ impl Kernel {
     }
 }
 
-/// Options with short patience.
+/// Returns options with short timeouts.
 pub(crate) fn quick() -> Options {
     let mut options = Options::default();
     options.client.connect_timeout = Duration::from_secs(10);
@@ -59,7 +59,7 @@ pub(crate) fn quick() -> Options {
     options
 }
 
-/// Runs code that succeeds; what it wrote.
+/// Runs code that succeeds, and returns its output.
 pub(crate) async fn text(client: &Client, code: &str) -> String {
     client.ready(Duration::from_secs(10)).await.unwrap();
     let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
@@ -76,7 +76,7 @@ pub(crate) async fn text(client: &Client, code: &str) -> String {
     out
 }
 
-/// What kind of events they are.
+/// Returns the names of events.
 pub(crate) fn names(events: &[Event]) -> Vec<&'static str> {
     let name = |event: &Event| match event {
         Event::Started => "started",

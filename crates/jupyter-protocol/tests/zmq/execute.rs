@@ -1,4 +1,4 @@
-//! Running code.
+//! Runs code.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn code_runs_and_everything_arrives_in_order() {
         "idle", "finished",
     ];
     let mut found = names(&events);
-    // Replies come on a channel of their own.
+    // Replies use a channel of their own.
     let reply = found.iter().position(|name| *name == "reply").unwrap();
     let name = found.remove(reply);
     found.insert(8.min(found.len() - 1), name);
@@ -53,9 +53,9 @@ async fn replies_and_output_may_come_in_any_order() {
     }
 }
 
-/// As where a machine was suspended, or had much else to do. The kernel went on.
+/// The process is suspended or overloaded while the kernel continues.
 #[test]
-fn what_came_while_nobody_read_is_read_before_anything_is_missed() {
+fn buffered_messages_are_read_before_a_timeout() {
     let mut elsewhere = tokio::runtime::Builder::new_multi_thread();
     let elsewhere = elsewhere.worker_threads(1).enable_all().build().unwrap();
     let behaviour = Behaviour { reply_first: true, ..Behaviour::default() };
@@ -68,7 +68,7 @@ fn what_came_while_nobody_read_is_read_before_anything_is_missed() {
             let code = "sleep 100\nflood 6 1000000\nresult end";
             let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
             while !matches!(running.next().await, Some(Event::Reply(_))) {}
-            // Longer than it waits for what is missing.
+            // Longer than the grace period.
             std::thread::sleep(Duration::from_millis(800));
             let outcome = running.outcome().await;
             assert!(!outcome.losses.no_idle, "{outcome:?}");
@@ -77,7 +77,7 @@ fn what_came_while_nobody_read_is_read_before_anything_is_missed() {
 }
 
 #[tokio::test]
-async fn what_is_published_late_arrives_from_kernels_that_are_known_for_it() {
+async fn late_output_of_known_kernels_arrives() {
     let behaviour = Behaviour { late: true, ..Behaviour::default() };
     let kernel = Kernel::start(behaviour, Wire::default()).await;
     let client = kernel.client().await;
@@ -174,7 +174,7 @@ async fn input_is_asked_for_and_given() {
 }
 
 #[tokio::test]
-async fn a_flood_is_drained_and_its_loss_is_told() {
+async fn a_flood_is_drained_and_its_loss_is_reported() {
     let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
     let mut options = quick();
     options.client.buffered = 1024 * 1024;
@@ -182,7 +182,7 @@ async fn a_flood_is_drained_and_its_loss_is_told() {
     client.ready(READY).await.unwrap();
     let mut running =
         client.execute(ExecuteRequest::new("flood 20000 200\nprint end")).await.unwrap();
-    // Nobody takes it until it is over.
+    // No event is taken until the end.
     for state in [ExecutionState::Busy, ExecutionState::Idle] {
         while client.kernel_state() != Some(state.clone()) {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -227,7 +227,7 @@ async fn large_buffers_come_whole() {
 }
 
 #[tokio::test]
-async fn everybody_can_watch() {
+async fn any_client_can_watch() {
     let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
     let (worker, spectator) = (kernel.client().await, kernel.client().await);
     spectator.ready(READY).await.unwrap();
@@ -280,7 +280,7 @@ async fn clients_with_one_session_share_nothing_else() {
     assert!(Arc::strong_count(&options.session) == 1);
 }
 
-/// Whoever knows streams needs to learn nothing.
+/// The stream works with the combinators of `futures`.
 #[tokio::test]
 async fn executions_and_watches_are_streams() {
     use futures_util::StreamExt;
@@ -305,7 +305,7 @@ async fn executions_and_watches_are_streams() {
     assert_eq!(streams.count(), 2);
 }
 
-/// One waits among others, gives up, and goes on: nothing is lost, and the next one is woken.
+/// A cancelled wait in a `select!` loses nothing, and the next one is woken.
 #[tokio::test]
 async fn waiting_for_a_stream_can_be_given_up() {
     use futures_util::StreamExt;
@@ -344,7 +344,7 @@ async fn everything_is_collected_and_bounded() {
     let ran = client.execute(code).await.unwrap().collect_within(1005).await;
     assert_eq!(ran.stdout.len(), 1005);
     assert!(ran.stdout.ends_with("\n12345") && ran.is_ok() && !ran.is_complete());
-    // Of the text and of what a notebook shows, which has some bytes less for what an output costs.
+    // Of the text and of the outputs, which hold fewer bytes because of their overhead.
     let missing = 2 * (10_000 - 1005);
     assert!((missing..missing + 1000).contains(&ran.cut), "{}", ran.cut);
 }

@@ -1,4 +1,4 @@
-//! Kernels that try to do harm.
+//! Hostile kernels.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use jupyter_protocol::{Channel, ExecuteRequest, KernelInfoRequest, Limits};
 use crate::READY;
 
 #[tokio::test]
-async fn what_is_not_signed_well_is_refused_and_counted() {
+async fn messages_without_a_valid_signature_are_rejected_and_counted() {
     for behaviour in [
         Behaviour { unsigned: true, ..Behaviour::default() },
         Behaviour { bad_signature: true, ..Behaviour::default() },
@@ -37,7 +37,7 @@ async fn messages_that_are_sent_twice_count_once() {
 }
 
 #[tokio::test]
-async fn a_kernel_that_says_nothing_is_given_up() {
+async fn a_silent_kernel_times_out() {
     let kernel =
         Kernel::start(Behaviour::default(), Wire { silent: true, ..Wire::default() }).await;
     let mut options = quick();
@@ -49,7 +49,7 @@ async fn a_kernel_that_says_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn hostile_handshakes_are_told_at_once() {
+async fn hostile_handshakes_are_reported_at_once() {
     for (wire, word) in [
         (Wire { mechanism: Some("CURVE"), ..Wire::default() }, "CURVE"),
         (Wire { socket_type: Some("STREAM"), ..Wire::default() }, "STREAM"),
@@ -106,7 +106,7 @@ async fn a_message_without_end_is_cut() {
 }
 
 #[tokio::test]
-async fn commands_and_junk_messages_harm_nobody() {
+async fn commands_and_junk_messages_do_no_harm() {
     let ping = [&[4, 7][..], b"\x04PING\0\0"].concat();
     let junk = [ping.repeat(1000), vec![0, 0, 0, 1, 7, 1, 0, 0, 0]].concat();
     let wire = Wire { after_handshake: Some((Channel::IoPub, junk.clone())), ..Wire::default() };
@@ -117,7 +117,7 @@ async fn commands_and_junk_messages_harm_nobody() {
 }
 
 #[tokio::test]
-async fn a_kernel_that_does_not_read_makes_nobody_hang() {
+async fn a_kernel_that_does_not_read_blocks_no_caller() {
     let wire = Wire { deaf: true, ..Wire::default() };
     let kernel = Kernel::start(Behaviour::default(), wire).await;
     let client = kernel.client().await;

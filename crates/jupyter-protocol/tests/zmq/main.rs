@@ -1,4 +1,4 @@
-//! The client over ZeroMQ, against a kernel that misbehaves on purpose.
+//! The client over ZeroMQ, against a faulty kernel.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,5 +12,5 @@ mod transport;
 
 use std::time::Duration;
 
-/// A busy machine takes its time.
+/// Limits the wait for the kernel on a busy machine.
 pub(crate) const READY: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! Kernels that are slow to be ready, or never are.
+//! Kernels that become ready late or never.
 
 use std::time::{Duration, Instant};
 

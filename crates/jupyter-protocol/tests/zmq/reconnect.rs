@@ -1,4 +1,4 @@
-//! Connections that break, kernels that end and begin.
+//! Connections that break, and kernels that end and start.
 
 use std::time::{Duration, Instant};
 
@@ -39,11 +39,11 @@ async fn a_lost_reply_is_known_by_a_later_one() {
     let client = connect(&kernel.info, options).await.unwrap();
     client.ready(READY).await.unwrap();
     let before = Instant::now();
-    // The reply is sent while nobody is connected.
+    // The reply is sent while no client is connected.
     let running = client.execute(ExecuteRequest::new("print x\ndrop shell")).await.unwrap();
     let outcome = running.outcome().await;
     assert_eq!(outcome.end, End::ReplyLost);
-    assert!(before.elapsed() < Duration::from_secs(10), "nobody waited for the grace");
+    assert!(before.elapsed() < Duration::from_secs(10), "the grace period was skipped");
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn requests_of_a_dead_kernel_fail() {
 }
 
 #[tokio::test]
-async fn a_restarted_kernel_ends_what_ran() {
+async fn a_restart_ends_executions() {
     let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
     let client = kernel.client().await;
     let running = client.execute(ExecuteRequest::new("print x\nrestart\nsleep 100")).await.unwrap();
@@ -76,14 +76,14 @@ async fn a_restarted_kernel_ends_what_ran() {
 }
 
 #[tokio::test]
-async fn a_restarted_kernel_ends_what_was_asked() {
+async fn a_restart_ends_requests() {
     let ignored = vec![(Channel::Shell, "complete_request"), (Channel::Control, "debug_request")];
     let behaviour = Behaviour { ignored, ..Behaviour::default() };
     let kernel = Kernel::start(behaviour, Wire::default()).await;
     let client = kernel.client().await;
     client.ready(READY).await.unwrap();
     let on_shell = client.session().request(CompleteRequest::default());
-    // No other queue is left in the new process either.
+    // The new process has none of the earlier queues.
     let in_subshell = client.session().request_in("1", CompleteRequest::default());
     let on_control = client.session().request(DebugRequest::default());
     let asks = async {
@@ -146,7 +146,7 @@ async fn the_heart_beats() {
 
 #[tokio::test]
 async fn a_connection_that_breaks_inside_of_a_message_is_made_again() {
-    // The header of a frame of five bytes, nothing of it, some of it; then the end.
+    // The header of a frame of five bytes with none or some of its body; then the end.
     for fragment in [&[1, 5][..], &[1, 5, 0, 0], &[1, 0]] {
         let after = Some((Channel::IoPub, fragment.to_vec()));
         let wire = Wire { after_handshake: after, ..Wire::default() };
@@ -171,7 +171,7 @@ async fn a_kernel_that_is_known_to_be_dead_is_not_waited_for() {
         async move { client.request(CompleteRequest::default()).await }
     });
     let (mut watch, before) = (client.watch(), client.restarts());
-    // Nothing answers, because the kernel sleeps.
+    // The kernel sleeps and does not reply.
     let readying = tokio::spawn({
         let client = client.clone();
         async move { client.ready(Duration::from_secs(60)).await }
@@ -196,7 +196,7 @@ async fn closing_closes_the_sockets() {
     let watch = client.watch();
     client.close();
     assert!(client.execute(ExecuteRequest::new("x")).await.is_err());
-    // The handle is still there, and the connections are not.
+    // The handle still exists, but the connections are closed.
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(kernel.subscribers(), 0);
     drop(watch);

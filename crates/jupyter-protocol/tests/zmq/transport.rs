@@ -1,4 +1,4 @@
-//! Ways to reach a kernel.
+//! Transports to a kernel.
 
 use crate::support::{Kernel, quick, text};
 use jupyter_protocol::test_kernel::{Behaviour, TestServer, Wire};
@@ -33,7 +33,7 @@ async fn without_a_key_nothing_is_signed() {
 
 #[tokio::test]
 async fn any_way_to_the_kernel_will_do() {
-    /// A tunnel: copies bytes through a pipe in memory.
+    /// A tunnel, which copies bytes through a pipe in memory.
     struct Tunnel(Endpoints);
 
     #[async_trait::async_trait]
@@ -48,7 +48,7 @@ async fn any_way_to_the_kernel_will_do() {
 
     let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
     let options = quick().with_dialer(Tunnel(Endpoints::from_connection_info(&kernel.info)));
-    // The connection file says where the kernel is inside of a container, and nothing is there outside.
+    // The connection file describes the inside of a container, where nothing listens on the outside.
     let mut inside = ConnectionInfo::ipc("/run/kernel/inside");
     inside.key = kernel.info.key.clone();
     let client = connect(&inside, options).await.unwrap();
