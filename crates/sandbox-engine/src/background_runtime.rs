@@ -1,14 +1,19 @@
-//! The runtime of what all sandboxes of a process share.
+//! The one runtime of the library: for what all sandboxes of a process share, and for work that a caller's runtime cannot be
+//! relied on for, such as deletions and timers.
 //!
 //! The maker of cells and the warm interpreters outlive the runtime that happened to ask for them first, such as that of
 //! a single test. So they have a runtime of their own: one thread, asleep when nothing is created.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use sandbox_core::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::AbortHandle;
+
+const THREAD_NAME: &str = "code-sandboxes";
 
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 
@@ -19,7 +24,7 @@ fn handle() -> Result<Handle> {
     }
     let started = Builder::new_multi_thread()
         .worker_threads(1)
-        .thread_name("code-sandboxes")
+        .thread_name(THREAD_NAME)
         .enable_all()
         .build()
         .map_err(|error| {
@@ -38,7 +43,7 @@ pub(crate) fn inside<T>(make: impl FnOnce() -> T) -> T {
 }
 
 /// Runs a task on the shared runtime, whether or not anything polls the one that this is called on.
-pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
     inside(|| tokio::spawn(task)).abort_handle()
 }
 
@@ -53,4 +58,55 @@ where
     handle()?.spawn(future).await.map_err(|error| {
         Error::new(ErrorKind::Unexpected, "create", "a background task failed").with_source(error)
     })
+}
+
+/// Runs a task on the shared runtime and blocks this thread until it has ended or `limit` has passed. After that the task
+/// continues.
+///
+/// This is for destructors: the caller's runtime may be about to end, and a task on it would never run.
+pub fn spawn_and_wait(limit: Duration, task: impl Future<Output = ()> + Send + 'static) {
+    let (sender, receiver) = mpsc::channel::<()>();
+    spawn(async move {
+        task.await;
+        drop(sender);
+    });
+    // A thread of the runtime cannot wait for the runtime.
+    if thread::current().name() != Some(THREAD_NAME) {
+        let _ = receiver.recv_timeout(limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_destructor_waits_for_its_work_and_not_for_long() {
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&done);
+        spawn_and_wait(Duration::from_secs(20), async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            is_done.store(true, Ordering::SeqCst);
+        });
+        assert!(done.load(Ordering::SeqCst));
+        let started = Instant::now();
+        spawn_and_wait(Duration::from_millis(50), std::future::pending());
+        assert!((50..5000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn work_of_the_runtime_does_not_wait_for_itself() {
+        let (sender, receiver) = mpsc::channel();
+        spawn(async move {
+            let started = Instant::now();
+            spawn_and_wait(Duration::from_secs(60), std::future::pending());
+            let _ = sender.send(started.elapsed());
+        });
+        let waited = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(waited < Duration::from_secs(20), "{waited:?}");
+    }
 }

@@ -11,7 +11,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attempts;
-mod background_runtime;
+pub mod background_runtime;
 mod base;
 pub mod cache;
 mod cache_directory;

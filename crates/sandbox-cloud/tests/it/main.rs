@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
 mod body;
+mod create;
+mod lifetime;
+mod lock;
 mod retry;
 mod server;
 
