@@ -1,27 +1,27 @@
-//! What the services can be asked, one method for each.
+//! The requests of the services, one method for each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use reqwest::{Method, Url};
-use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result};
+use sandbox_cloud::http::{self, Request, Url, all_pages, join, within_deadline};
+use sandbox_core::{CallContext, Effect, Error, ErrorKind, Page, Result};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::client::{Client, Request};
+use crate::auth::{DatalayerAuth, Endpoints};
 use crate::wire::{
-    Begun, Checkpoint, Checkpoints, Environment, Environments, One, Runtime, Runtimes, Snapshot,
-    Snapshots, Usage,
+    AcceptedOperation, Checkpoint, Checkpoints, Environment, Environments, Runtime,
+    RuntimeResponse, Runtimes, Snapshot, Snapshots, Usage,
 };
 
-/// Pages of a listing that are read at most; more is a service that repeats itself.
-const MOST_PAGES: usize = 100;
-/// How often the end of a pause, a snapshot or a deletion is looked for.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often at most.
-const MOST_LOOKS: u32 = 600;
+/// Time for a create with all its attempts: a create that is given up early may leave a runtime that costs credits.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Interval of polls for the end of a pause, a snapshot or a deletion.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_POLLS: u32 = 600;
 
-/// Which forms the service was found to speak. The newer ones are tried first.
+/// Forms of requests that the service was found to have. The newer ones are tried first.
 #[derive(Debug, Default)]
 pub(crate) struct Dialect {
     /// A create names its environment by `environment_name`.
@@ -33,59 +33,63 @@ pub(crate) struct Dialect {
 /// The services, for one call.
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
-    pub(crate) client: Client,
+    client: http::Client<DatalayerAuth>,
     dialect: Arc<Dialect>,
 }
 
-/// What a runtime is made with.
+/// The request for a runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct NewRuntime {
     pub(crate) environment: String,
     pub(crate) given_name: String,
-    /// Credits that it may use, which end it when they are used.
+    /// Credits that the runtime may use. It ends when they are used up.
     pub(crate) credits: f64,
-    /// Id of the snapshot that it starts from.
+    /// Id of the snapshot to start from.
     pub(crate) from: Option<String>,
 }
 
 impl Api {
-    pub(crate) fn new(client: Client, dialect: Arc<Dialect>) -> Self {
+    pub(crate) fn new(client: http::Client<DatalayerAuth>, dialect: Arc<Dialect>) -> Self {
         Self { client, dialect }
+    }
+
+    /// Returns the addresses of the services and the key.
+    pub(crate) fn endpoints(&self) -> &Endpoints {
+        &self.client.auth().endpoints
+    }
+
+    /// Returns a resource of the runtimes service.
+    fn url(&self, segments: &[&str]) -> Url {
+        join(&self.endpoints().runtimes, &[&["api", "runtimes", "v1"], segments].concat())
     }
 
     /// `GET environments`, all pages.
     pub(crate) async fn environments(&self, call: &CallContext) -> Result<Vec<Environment>> {
-        let mut all = Vec::new();
-        let mut cursor: Option<String> = None;
-        for _ in 0..MOST_PAGES {
-            let mut url = self.client.runtimes(&["environments"]);
+        let page = |cursor: Option<String>| async move {
+            let mut url = self.url(&["environments"]);
             if let Some(cursor) = &cursor {
                 url.query_pairs_mut().append_pair("cursor", cursor);
             }
             let page: Environments = self.get(call, "environments", url).await?;
-            all.extend(page.environments);
-            cursor = page.next.filter(|next| !next.is_empty());
-            if cursor.is_none() {
-                return Ok(all);
-            }
-        }
-        Err(Error::new(ErrorKind::Protocol, "environments", "the list of environments has no end"))
+            Ok(Page { items: page.environments, next: page.next })
+        };
+        all_pages("environments", page).await
     }
 
     /// `POST runtimes`
     pub(crate) async fn create(&self, call: &CallContext, new: &NewRuntime) -> Result<Runtime> {
         let flat = self.dialect.flat_create.load(Ordering::Relaxed);
-        let made = self.create_as(call, new, flat).await;
-        match made {
-            // Such a request does nothing, so the other form can be tried.
+        let created = self.create_as(call, new, flat).await;
+        match created {
+            // A refused request did nothing, so the other form can be tried.
             Err(error) if error.kind() == ErrorKind::InvalidArgument && !flat => {
-                let made = self.create_as(call, new, true).await;
-                if made.is_ok() {
+                let created = self.create_as(call, new, true).await;
+                if created.is_ok() {
                     self.dialect.flat_create.store(true, Ordering::Relaxed);
                 }
-                made.map_err(|second| if second.kind() == error.kind() { error } else { second })
+                created.map_err(|second| if second.kind() == error.kind() { error } else { second })
             }
-            made => made,
+            created => created,
         }
     }
 
@@ -103,9 +107,9 @@ impl Api {
         if let Some(snapshot) = &new.from {
             body["from"] = snapshot.as_str().into();
         }
-        let url = self.client.runtimes(&["runtimes"]);
-        let request = Request { operation: "create", method: Method::POST, url, body: Some(&body) };
-        Ok(self.client.json::<One>(call, &request).await?.runtime)
+        let timeout = CREATE_TIMEOUT.max(self.endpoints().request_timeout);
+        let request = Request::post("create", self.url(&["runtimes"])).json(&body).timeout(timeout);
+        Ok(self.client.json::<RuntimeResponse>(call, &request).await?.runtime)
     }
 
     /// `GET runtimes`
@@ -114,7 +118,7 @@ impl Api {
         call: &CallContext,
         operation: &'static str,
     ) -> Result<Vec<Runtime>> {
-        let url = self.client.runtimes(&["runtimes"]);
+        let url = self.url(&["runtimes"]);
         Ok(self.get::<Runtimes>(call, operation, url).await?.runtimes)
     }
 
@@ -125,30 +129,34 @@ impl Api {
         operation: &'static str,
         name: &str,
     ) -> Result<Runtime> {
-        let url = self.client.runtimes(&["runtimes", name]);
-        Ok(self.get::<One>(call, operation, url).await?.runtime)
+        let url = self.url(&["runtimes", name]);
+        Ok(self.get::<RuntimeResponse>(call, operation, url).await?.runtime)
     }
 
-    /// `DELETE runtimes/{name}`. One that is gone already is fine.
+    /// `DELETE runtimes/{name}`. A runtime that is gone already is a success.
     pub(crate) async fn delete(
         &self,
         call: &CallContext,
         operation: &'static str,
         name: &str,
     ) -> Result<()> {
-        let url = self.client.runtimes(&["runtimes", name]);
+        let url = self.url(&["runtimes", name]);
         self.remove(call, operation, url).await.map(drop)
     }
 
-    /// `POST runtimes/{name}/pause` and `POST runtimes/{name}/resume`, until the service says that it is done.
-    pub(crate) async fn hold(&self, call: &CallContext, name: &str, hold: bool) -> Result<()> {
-        let (verb, wanted) = if hold { ("pause", "paused") } else { ("resume", "resumed") };
-        let url = self.client.runtimes(&["runtimes", name, verb]);
-        let body = json!({});
-        let request = Request { operation: verb, method: Method::POST, url, body: Some(&body) };
-        let begun: Begun = self.client.json(call, &request).await?;
-        let Some(id) = begun.checkpoint_id else { return Ok(()) };
-        for _ in 0..MOST_LOOKS {
+    /// `POST runtimes/{name}/pause` and `POST runtimes/{name}/resume`, until the service reports the end.
+    pub(crate) async fn set_paused(
+        &self,
+        call: &CallContext,
+        name: &str,
+        paused: bool,
+    ) -> Result<()> {
+        let (verb, wanted) = if paused { ("pause", "paused") } else { ("resume", "resumed") };
+        let url = self.url(&["runtimes", name, verb]);
+        let request = Request::post(verb, url).json(&json!({}));
+        let accepted: AcceptedOperation = self.client.json(call, &request).await?;
+        let Some(id) = accepted.checkpoint_id else { return Ok(()) };
+        for _ in 0..MAX_POLLS {
             let all = self.checkpoints(call).await?;
             let found = all.into_iter().find(|checkpoint| checkpoint.id == id).unwrap_or_default();
             let Checkpoint { status, status_message, .. } = found;
@@ -167,10 +175,10 @@ impl Api {
 
     /// `GET runtime-checkpoints`. A service without them has none.
     pub(crate) async fn checkpoints(&self, call: &CallContext) -> Result<Vec<Checkpoint>> {
-        let url = self.client.runtimes(&["runtime-checkpoints"]);
+        let url = self.url(&["runtime-checkpoints"]);
         match self.get::<Checkpoints>(call, "list", url).await {
             Ok(found) => Ok(found.checkpoints),
-            Err(error) if is_not_there(&error) => Ok(Vec::new()),
+            Err(error) if is_missing(&error) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
@@ -184,7 +192,7 @@ impl Api {
         let old = self.dialect.old_snapshots.load(Ordering::Relaxed);
         let found = self.get::<Snapshots>(call, operation, self.snapshots_url(&[])).await;
         match found {
-            Err(error) if is_not_there(&error) && !old => {
+            Err(error) if is_missing(&error) && !old => {
                 self.dialect.old_snapshots.store(true, Ordering::Relaxed);
                 let found = self.get::<Snapshots>(call, operation, self.snapshots_url(&[])).await;
                 if found.is_err() {
@@ -196,7 +204,7 @@ impl Api {
         }
     }
 
-    /// `POST ..-snapshots`, without stopping the runtime, until the snapshot is there. Its name is not taken.
+    /// `POST ..-snapshots`, without stopping the runtime, until the snapshot exists. The name must be free.
     pub(crate) async fn create_snapshot(
         &self,
         call: &CallContext,
@@ -208,10 +216,9 @@ impl Api {
         let old = self.dialect.old_snapshots.load(Ordering::Relaxed);
         let key = if old { "pod_name" } else { "runtime_name" };
         let body = json!({key: runtime, "name": name, "description": description, "stop": false});
-        let url = self.snapshots_url(&[]);
-        let request = Request { operation, method: Method::POST, url, body: Some(&body) };
+        let request = Request::post(operation, self.snapshots_url(&[])).json(&body);
         self.client.json::<Value>(call, &request).await?;
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_POLLS {
             let all = self.snapshots(call, operation).await?;
             match all.into_iter().find(|snapshot| snapshot.name == name) {
                 Some(found) if is_failed(&found) => {
@@ -232,7 +239,7 @@ impl Api {
         if gone {
             return Ok(());
         }
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_POLLS {
             match self.get::<Value>(call, operation, self.snapshots_url(&[uid])).await {
                 Ok(_) => wait(call, operation).await?,
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -244,38 +251,37 @@ impl Api {
 
     /// `GET usage/credits`
     pub(crate) async fn usage(&self, call: &CallContext) -> Result<Usage> {
-        self.get(call, "health", self.client.iam(&["usage", "credits"])).await
+        let url = join(&self.endpoints().iam, &["api", "iam", "v1", "usage", "credits"]);
+        self.get(call, "health", url).await
     }
 
     fn snapshots_url(&self, segments: &[&str]) -> Url {
         let old = self.dialect.old_snapshots.load(Ordering::Relaxed);
         let first = if old { "runtime-snapshots" } else { "sandbox-snapshots" };
-        self.client.runtimes(&[&[first], segments].concat())
+        self.url(&[&[first], segments].concat())
     }
 
-    async fn get<T: serde::de::DeserializeOwned>(
+    async fn get<T: DeserializeOwned>(
         &self,
         call: &CallContext,
         operation: &'static str,
         url: Url,
     ) -> Result<T> {
-        let request = Request { operation, method: Method::GET, url, body: None };
-        self.client.json(call, &request).await
+        self.client.json(call, &Request::get(operation, url)).await
     }
 
-    /// Whether it is known to be gone.
+    /// Deletes a resource. Returns true when it is known to be gone.
     async fn remove(&self, call: &CallContext, operation: &'static str, url: Url) -> Result<bool> {
-        let request = Request { operation, method: Method::DELETE, url, body: None };
-        match self.client.done(call, &request).await {
-            Ok(()) => Ok(false),
+        match self.client.send_and_wait(call, &Request::delete(operation, url)).await {
+            Ok(_) => Ok(false),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
             Err(error) => Err(error),
         }
     }
 }
 
-/// The service does not have that kind of resource.
-fn is_not_there(error: &Error) -> bool {
+/// Returns true when the service does not have that kind of resource.
+fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported)
 }
 
@@ -289,10 +295,10 @@ fn is_pending(snapshot: &Snapshot) -> bool {
 }
 
 async fn wait(call: &CallContext, operation: &'static str) -> Result<()> {
-    if call.deadline.is_some_and(|deadline| std::time::Instant::now() + LOOK > deadline) {
+    if !within_deadline(call, POLL_INTERVAL) {
         return Err(not_in_time(operation));
     }
-    tokio::time::sleep(LOOK).await;
+    tokio::time::sleep(POLL_INTERVAL).await;
     Ok(())
 }
 

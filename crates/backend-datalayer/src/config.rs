@@ -1,4 +1,4 @@
-//! What the backend and each create can be told.
+//! Options of the backend and of each create.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use sandbox_core::{Error, Result, Secret};
 use serde_json::{Map, Value};
 
-/// Defaults of a [`DatalayerBackend`](crate::DatalayerBackend). What is `None` is looked up at every call, in the
-/// environment and in `~/.datalayer/config.json`; the options of a create win over all of it.
+/// Defaults of a [`DatalayerBackend`](crate::DatalayerBackend). A field that is `None` is looked up at every call, in the
+/// environment and in `~/.datalayer/config.json`; the options of a create count more than all of these.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DatalayerConfig {
@@ -22,23 +22,23 @@ pub struct DatalayerConfig {
     pub runtimes_url: Option<String>,
     /// The environment of a sandbox that names none. Default: `python-cpu-env`, or `ai-agents-env` where that is not there.
     pub environment: Option<String>,
-    /// How long a runtime may take to become usable. Default: 5 minutes.
+    /// Time for a runtime to become usable. Default: 5 minutes.
     pub start_timeout: Option<Duration>,
-    /// How long one request may take, with all attempts and pauses between them; that for a new runtime has five minutes,
-    /// because one that is made costs credits. Default: `DATALAYER_REQUEST_TIMEOUT` in seconds, then 60 seconds.
+    /// Time for one request, with all attempts and pauses between them; the request for a new runtime has five minutes,
+    /// because giving it up early may leave a runtime that costs credits. Default: `DATALAYER_REQUEST_TIMEOUT` in seconds, then 60 seconds.
     pub request_timeout: Option<Duration>,
-    /// Where what the service cannot keep is written down: tags, terms and kernels. Default:
+    /// Directory for records of what the service cannot keep: tags, reuse keys and kernels. Default:
     /// `$XDG_STATE_HOME/code-sandboxes/datalayer`.
     pub state_dir: Option<PathBuf>,
 }
 
 impl DatalayerConfig {
-    /// How long a runtime may take to become usable.
-    pub(crate) fn patience(&self) -> Duration {
+    /// Returns the time for a runtime to become usable.
+    pub(crate) fn ready_timeout(&self) -> Duration {
         self.start_timeout.unwrap_or(Duration::from_secs(300))
     }
 
-    /// This, with the options of one create.
+    /// Returns this configuration with the options of one create.
     ///
     /// # Errors
     /// `InvalidArgument` for an option that does not exist or has another type.
@@ -53,8 +53,7 @@ impl DatalayerConfig {
                 ("runtimes_url", Some(url)) => config.runtimes_url = Some(url),
                 ("start_timeout", _) => {
                     let seconds = value.as_f64().ok_or_else(|| unknown(key))?;
-                    let patience = sandbox_core::seconds("start_timeout", seconds)?;
-                    config.start_timeout = Some(patience);
+                    config.start_timeout = Some(sandbox_core::seconds("start_timeout", seconds)?);
                 }
                 ("request_timeout", _) => {
                     let seconds = value.as_f64().ok_or_else(|| unknown(key))?;
@@ -68,12 +67,12 @@ impl DatalayerConfig {
     }
 }
 
-/// The value is not told: it may be a key.
+/// Returns the error for an option. It does not repeat the value, which may be a key.
 fn unknown(key: &str) -> Error {
     Error::invalid(
         "provider_options",
         format!(
-            "of datalayer-runtime have no {key:?} of that type; known: api_key, run_url, iam_url, runtimes_url \
+            "of datalayer-runtime have no {key:?} of that type; there are api_key, run_url, iam_url, runtimes_url \
              (text), start_timeout, request_timeout (seconds)"
         ),
     )
@@ -93,7 +92,7 @@ mod tests {
     fn known_options_are_taken_and_others_refused() {
         let config = parse(&json!({"run_url": "https://x.example", "start_timeout": 1.5})).unwrap();
         assert_eq!(config.run_url.as_deref(), Some("https://x.example"));
-        assert_eq!(config.patience(), Duration::from_millis(1500));
+        assert_eq!(config.ready_timeout(), Duration::from_millis(1500));
         for bad in [
             json!({"run_ulr": "https://x.example"}),
             json!({"api_key": 7}),
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_never_told() {
+    fn a_key_is_never_shown() {
         let error = parse(&json!({"api-key": "hunter2"})).unwrap_err();
         assert!(!format!("{error:?}").contains("hunter2"));
         let config = parse(&json!({"api_key": "hunter2"})).unwrap();

@@ -1,46 +1,23 @@
-//! Which environment a sandbox is made from.
+//! Chooses the environment of a sandbox.
 
 use sandbox_core::{Error, ErrorKind, GpuType, Result, SandboxEnvironment};
 use serde_json::{Value, json};
 
-use crate::resources::Size;
+use crate::resources::{Size, is_any_gpu};
 use crate::wire::Environment;
 
-/// The environments of a sandbox that names none, as they are called in the versions of the service.
-const USUAL: [&str; 2] = ["python-cpu-env", "ai-agents-env"];
+/// Environments of a sandbox that names none, by their names in the versions of the service.
+const DEFAULT: [&str; 2] = ["python-cpu-env", "ai-agents-env"];
 /// The same with a GPU.
-const USUAL_GPU: [&str; 2] = ["python-gpu-env", "ai-env"];
-/// Any GPU.
-const ANY: [&str; 2] = ["any", "gpu"];
+const DEFAULT_WITH_GPU: [&str; 2] = ["python-gpu-env", "ai-env"];
 
 impl Environment {
-    /// How many GPUs it has.
-    pub(crate) fn gpus(&self) -> u32 {
-        let count =
-            |value: &Value| value.as_str().map_or_else(|| value.as_u64(), |text| text.parse().ok());
-        let gpus = self.resources.get("nvidia.com/gpu").and_then(count).unwrap_or_default();
-        u32::try_from(gpus).unwrap_or(u32::MAX)
-    }
-
-    /// The one GPU type that its texts name. None, where they name none or several.
-    pub(crate) fn gpu(&self) -> Option<GpuType> {
-        if self.gpus() == 0 {
-            return None;
-        }
-        let texts = [Some(&self.name), self.title.as_ref(), self.description.as_ref()];
-        let words: Vec<String> = texts.into_iter().flatten().flat_map(|text| words(text)).collect();
-        let named =
-            |gpu: &GpuType| words.iter().any(|word| word.eq_ignore_ascii_case(gpu.as_str()));
-        let mut found = GpuType::ALL.into_iter().filter(named);
-        found.next().filter(|_| found.next().is_none())
-    }
-
-    /// Credits per second.
+    /// Returns the price, in credits per second.
     pub(crate) fn rate(&self) -> f64 {
         self.burning_rate.unwrap_or_default()
     }
 
-    /// As it is listed.
+    /// Returns the environment as the core lists it.
     pub(crate) fn listed(&self) -> SandboxEnvironment {
         let resource = |name: &str| self.resources.get(name).map(plain);
         let mut metadata = self.more.clone();
@@ -65,19 +42,14 @@ impl Environment {
     }
 }
 
-/// Words with the signs that names of GPUs have.
-fn words(text: &str) -> impl Iterator<Item = String> {
-    text.split(|c: char| !(c.is_alphanumeric() || c == '-')).map(str::to_owned)
-}
-
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The environment for what is asked.
+/// Returns the environment for a request.
 ///
 /// # Errors
-/// `NotFound` for a name that there is not, naming those there are; `Unsupported` for a GPU or a size that none has.
+/// `NotFound` for an unknown name, listing the known ones; `Unsupported` for a GPU or a size that no environment has.
 pub(crate) fn choose<'a>(
     all: &'a [Environment],
     wanted: Option<&str>,
@@ -88,7 +60,7 @@ pub(crate) fn choose<'a>(
         Some(name) => vec![with_name(all, name, gpu)?],
         None => having(all, gpu)?,
     };
-    let fitting: Vec<_> = found.iter().copied().filter(|one| size.is_that_of(one)).collect();
+    let fitting: Vec<_> = found.iter().copied().filter(|one| size.matches(one)).collect();
     preferred(&fitting, gpu).ok_or_else(|| no_size(size, &found))
 }
 
@@ -113,7 +85,8 @@ fn with_name<'a>(all: &'a [Environment], name: &str, gpu: Option<&str>) -> Resul
     }
 }
 
-/// All with that GPU. Without one that is asked for, those that have none, if there are any: a GPU costs many times as much.
+/// Returns all environments with that GPU. Where none is asked for, those without one are preferred: a GPU costs many times as
+/// much.
 fn having<'a>(all: &'a [Environment], gpu: Option<&str>) -> Result<Vec<&'a Environment>> {
     let with = |fits: &dyn Fn(&Environment) -> bool| -> Vec<&'a Environment> {
         all.iter().filter(|one| fits(one)).collect()
@@ -129,33 +102,29 @@ fn having<'a>(all: &'a [Environment], gpu: Option<&str>) -> Result<Vec<&'a Envir
     Ok(found)
 }
 
-/// The one that is surely what was asked for, or is usual, or costs least.
+/// Returns the environment that certainly has the GPU, or is a default one, or costs least.
 fn preferred<'a>(fitting: &[&'a Environment], gpu: Option<&str>) -> Option<&'a Environment> {
     let certain = || fitting.iter().copied().filter(|one| one.gpu().is_some());
-    let usual = if gpu.is_some() { USUAL_GPU } else { USUAL };
+    let defaults = if gpu.is_some() { DEFAULT_WITH_GPU } else { DEFAULT };
     let named = |name| fitting.iter().copied().find(|one| one.name == name);
-    gpu.filter(|gpu| !is_any(gpu))
+    gpu.filter(|gpu| !is_any_gpu(gpu))
         .and_then(|_| cheapest(certain()))
-        .or_else(|| usual.into_iter().find_map(named))
+        .or_else(|| defaults.into_iter().find_map(named))
         .or_else(|| cheapest(fitting.iter().copied()))
 }
 
-/// Any GPU is asked for, whatever its type.
-pub(crate) fn is_any(gpu: &str) -> bool {
-    ANY.iter().any(|name| gpu.eq_ignore_ascii_case(name))
-}
-
-/// Whether it has that GPU, or may have: the service does not always tell the type. Types that nobody knows are no GPUs.
+/// Returns true for an environment that has that GPU or may have it: the service does not always tell the type. Unknown types
+/// are no GPUs.
 fn may_have(environment: &Environment, gpu: &str) -> bool {
     let is_known = || gpu.parse::<GpuType>().is_ok();
     let has = match environment.gpu() {
         Some(own) => own.as_str().eq_ignore_ascii_case(gpu),
         None => is_known(),
     };
-    environment.gpus() > 0 && (is_any(gpu) || has)
+    environment.gpus() > 0 && (is_any_gpu(gpu) || has)
 }
 
-/// What has no price cannot be reserved, and comes last.
+/// Returns the environment with the lowest price. Those without a price cannot be reserved, and come last.
 fn cheapest<'a>(all: impl Iterator<Item = &'a Environment>) -> Option<&'a Environment> {
     let order = |one: &Environment| (one.rate() <= 0.0, one.rate());
     all.min_by(|a, b| {
@@ -174,19 +143,19 @@ fn none() -> Error {
 
 fn no_size(size: Size, among: &[&Environment]) -> Error {
     let sizes: Vec<_> =
-        among.iter().map(|one| format!("{} ({})", one.name, Size::had(one))).collect();
+        among.iter().map(|one| format!("{} ({})", one.name, Size::from_environment(one))).collect();
     Error::unsupported(
         "create",
-        format!("no environment has exactly {size}, and nothing else limits that"),
+        format!("no environment has exactly {size}, and the service has no other way to limit it"),
     )
     .with_context("field", size.field())
-    .with_hint(format!("leave it out, or ask for what there is: {}", sizes.join(", ")))
+    .with_hint(format!("leave it out, or use one of {}", sizes.join(", ")))
 }
 
 fn no_gpu(gpu: &str, why: &str, all: &[Environment]) -> Error {
     let having = names(all.iter().filter(|environment| environment.gpus() > 0));
     let having = if having.is_empty() { "none".to_owned() } else { having };
-    Error::unsupported("create", format!("a GPU {gpu:?} cannot be had: {why}"))
+    Error::unsupported("create", format!("the GPU {gpu:?} is not available: {why}"))
         .with_context("field", "gpu")
         .with_hint(format!("environments with GPUs: {having}"))
 }
@@ -237,7 +206,7 @@ mod tests {
         for (wanted, gpu, size) in [
             (None, None, size(Some(1.5), 4)),
             (None, None, size(Some(2.0), 8)),
-            // That of an environment with a GPU, which nobody has asked for.
+            // That of an environment with a GPU, which was not asked for.
             (None, None, size(Some(4.0), 16)),
             (Some("z-env"), None, size(None, 8)),
             (None, Some("T4"), size(None, 8)),

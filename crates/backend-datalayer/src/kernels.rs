@@ -1,4 +1,4 @@
-//! The kernels of one sandbox: started, or found again, on the Jupyter Server of its runtime.
+//! The kernels of one sandbox, on the Jupyter Server of its runtime.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -15,113 +15,113 @@ use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::interpreter::DEFAULT_CONTEXT;
 use sandbox_kernel::server::{
     KernelConnection, KernelEnvironment, START_TIMEOUT, ServerProcess, ShutdownPolicy, bootstrap,
-    delete_kernel, keeper,
+    delete_kernel,
 };
 use sandbox_kernel::sidecar::{SidecarKernel, SidecarSource};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
 
-use crate::backend::is_paused;
-use crate::lease::Lease;
-use crate::start::{server, until_ready};
+use crate::describe::is_paused;
+use crate::ready::{server, until_ready};
+use crate::runtime::{RuntimeHandle, info};
 
-/// How often a server is asked for a kernel while a gateway before it is not ready.
-const MOST_ATTEMPTS: u32 = 5;
+/// Requests for a kernel while a gateway before the server is not ready.
+const MAX_ATTEMPTS: u32 = 5;
 
 /// The kernel of one context.
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    pub(crate) lease: Arc<Lease>,
+    pub(crate) handle: Arc<RuntimeHandle>,
     pub(crate) context: String,
-    pub(crate) left: Arc<AtomicBool>,
-    /// The one that it was last. It has ended when another one is asked for, though the server may not know that yet.
-    had: Mutex<Option<String>>,
+    pub(crate) is_detached: Arc<AtomicBool>,
+    /// Id of the last kernel. That one has ended when another one is asked for, though the server may not know that yet.
+    last_id: Mutex<Option<String>>,
 }
 
 impl Kernels {
-    pub(crate) fn new(lease: Arc<Lease>, context: String, left: Arc<AtomicBool>) -> Self {
-        Self { lease, context, left, had: Mutex::default() }
+    pub(crate) fn new(handle: Arc<RuntimeHandle>, context: String, is_detached: Arc<AtomicBool>) -> Self {
+        Self { handle, context, is_detached, last_id: Mutex::default() }
     }
 
-    fn had(&self) -> MutexGuard<'_, Option<String>> {
-        self.had.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_id(&self) -> MutexGuard<'_, Option<String>> {
+        self.last_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
-        usable(&self.lease).await?;
-        let last = self.had().clone();
-        let reached = find(&self.lease, &self.context, last.as_deref()).await;
-        let Found { server, id, client, is_ipython, is_new } = match reached {
+        usable(&self.handle).await?;
+        let last = self.last_id().clone();
+        let found = find(&self.handle, &self.context, last.as_deref()).await;
+        let Found { server, id, client, is_ipython, is_new } = match found {
             Ok(found) => found,
-            Err(error) => return Err(self.lease.explained("start_kernel", error).await),
+            Err(error) => return Err(self.handle.map_error("start_kernel", error).await),
         };
-        // One that was there is where its code went.
+        // A kernel that was there keeps the directory that its code went to.
         let cwd = Some(&*spec.cwd).filter(|_| is_new);
         let at = bootstrap(&client, &spec.env, cwd).await?;
-        *self.had() = Some(id.clone());
+        *self.last_id() = Some(id.clone());
         let program = is_ipython.then(|| Program::new(at.home, at.cwd));
-        let ending = ShutdownPolicy::Delete(Arc::clone(&self.left));
-        let inner = Arc::new(ServerProcess::new(server, id, ending));
+        let shutdown = ShutdownPolicy::Delete(Arc::clone(&self.is_detached));
+        let inner = Arc::new(ServerProcess::new(server, id, shutdown));
         let interrupt = if program.is_some() { Interrupt::Program } else { Interrupt::Signal };
         let process = KernelProcess::new(inner, interrupt);
-        self.lease.watch(&process);
+        self.handle.attach_kernel(&process);
         Ok(StartedKernel { client, process, streams: None, program })
     }
 }
 
-/// Waits until a runtime that somebody else made can be used.
-pub(crate) async fn usable(lease: &Lease) -> Result<()> {
-    lease.alive("start_kernel")?;
-    if lease.info().status == SandboxStatus::Paused {
-        refuse_paused(lease).await?;
+/// Waits until a runtime can be used. A runtime that this process created is.
+pub(crate) async fn usable(handle: &RuntimeHandle) -> Result<()> {
+    handle.ensure_running("start_kernel")?;
+    if info(handle).status == SandboxStatus::Paused {
+        check_paused(handle).await?;
     }
-    if !lease.own {
-        let (source, call) = (&lease.source, CallContext::new());
-        let patience = source.config.patience();
-        let ready = until_ready(&source.api().await?, &call, lease, patience).await;
+    if !handle.is_owned() {
+        let (factory, call) = (&handle.factory, CallContext::new());
+        let timeout = factory.config.ready_timeout();
+        let ready = until_ready(&factory.api().await?, &call, handle, timeout).await;
         if let Err(error) = ready {
-            return Err(lease.explained("start_kernel", error).await);
+            return Err(handle.map_error("start_kernel", error).await);
         }
     }
     Ok(())
 }
 
-/// Asks whether somebody has resumed a sandbox that was paused.
+/// Asks the service whether a paused sandbox was resumed by another handle.
 ///
 /// # Errors
-/// `Unavailable` as long as nobody has.
-async fn refuse_paused(lease: &Lease) -> Result<()> {
-    let (api, call) = (lease.source.api().await?, CallContext::new());
-    let record = lease.record();
-    let (record, checkpoints) = tokio::try_join!(
-        api.runtime(&call, "start_kernel", record.name()),
+/// `Unavailable` for one that is still paused.
+async fn check_paused(handle: &RuntimeHandle) -> Result<()> {
+    let (api, call) = (handle.factory.api().await?, CallContext::new());
+    let runtime = handle.runtime();
+    let (runtime, checkpoints) = tokio::try_join!(
+        api.runtime(&call, "start_kernel", runtime.name()),
         api.checkpoints(&call)
     )?;
-    let is_paused = is_paused(&record, &checkpoints);
-    lease.set_paused(is_paused);
+    let is_paused = is_paused(&runtime, &checkpoints);
+    handle.set_paused(is_paused);
     if is_paused {
         return Err(Error::new(ErrorKind::Unavailable, "start_kernel", "the sandbox is paused")
-            .with_hint(hint_with_rust("`sandboxes resume ID` lets it go on", ".resume()")));
+            .with_hint(hint_with_rust("`sandboxes resume ID` resumes it", ".resume()")));
     }
     Ok(())
 }
 
-/// Starts the first kernel of a sandbox, or finds it again, and says where it is.
+/// Starts the first kernel of a sandbox, or finds it again, and returns its surroundings.
 ///
 /// # Errors
-/// Whatever keeps it from running.
-pub(crate) async fn first(
-    lease: &Lease,
+/// What keeps the kernel from running.
+pub(crate) async fn first_kernel(
+    handle: &RuntimeHandle,
     env: &[(String, Secret)],
     cwd: Option<&str>,
 ) -> Result<KernelEnvironment> {
-    let Found { client, .. } = find(lease, DEFAULT_CONTEXT, None).await?;
+    let Found { client, .. } = find(handle, DEFAULT_CONTEXT, None).await?;
     let env = env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
-    let found = bootstrap(&client, &env, cwd).await?;
+    let surroundings = bootstrap(&client, &env, cwd).await?;
     client.close();
-    Ok(found)
+    Ok(surroundings)
 }
 
 /// A kernel that answers.
@@ -133,16 +133,16 @@ struct Found {
     is_new: bool,
 }
 
-/// A connection to the kernel of a context, which is not the one with the id `last`.
-async fn find(lease: &Lease, context: &str, last: Option<&str>) -> Result<Found> {
-    let server = server(&lease.record())?;
-    let (mut id, mut is_new) = find_or_start(lease, &server, context, last).await?;
+/// Connects to the kernel of a context, which is not the one with the id `last`.
+async fn find(handle: &RuntimeHandle, context: &str, last: Option<&str>) -> Result<Found> {
+    let server = server(&handle.runtime())?;
+    let (mut id, mut is_new) = find_or_start(handle, &server, context, last).await?;
     let mut reached = KernelConnection::connect(&server, &id, START_TIMEOUT).await;
     let is_refused =
         matches!(&reached, Err(ClientError::Closed { reason: CloseReason::Refused(_), .. }));
     if is_refused && !is_new {
-        // Somebody else has ended it a moment ago.
-        (id, is_new) = (start_noted(lease, &server, context).await?, true);
+        // Another process has ended it a moment ago.
+        (id, is_new) = (start_recorded(handle, &server, context).await?, true);
         reached = KernelConnection::connect(&server, &id, START_TIMEOUT).await;
     }
     let KernelConnection { client, info } = reached.map_err(not_connected)?;
@@ -150,15 +150,16 @@ async fn find(lease: &Lease, context: &str, last: Option<&str>) -> Result<Found>
     Ok(Found { server, id, client, is_ipython, is_new })
 }
 
-/// The id of a kernel, and whether it is new. The one with the id `last` is about to end, also if the server has it still.
+/// Returns the id of a kernel, and true for a new one. The kernel with the id `last` is about to end, even if the server still
+/// lists it.
 async fn find_or_start(
-    lease: &Lease,
+    handle: &RuntimeHandle,
     server: &ServerClient,
     context: &str,
     last: Option<&str>,
 ) -> Result<(String, bool)> {
-    let noted = lease.kernel(context);
-    if let Some(known) = noted.filter(|noted| Some(noted.as_str()) != last) {
+    let recorded = handle.kernel(context);
+    if let Some(known) = recorded.filter(|recorded| Some(recorded.as_str()) != last) {
         match server.kernel(&known).await {
             Ok(found) if found.execution_state.as_deref() != Some("dead") => {
                 return Ok((known, false));
@@ -167,41 +168,41 @@ async fn find_or_start(
             Err(error) => return Err(not_started(&error)),
         }
     } else if (context, last) == (DEFAULT_CONTEXT, None)
-        && let Some(only) = the_only_one(lease, server).await?
+        && let Some(only) = adopt_single_kernel(handle, server).await?
     {
         return Ok((only, false));
     }
-    Ok((start_noted(lease, server, context).await?, true))
+    Ok((start_recorded(handle, server, context).await?, true))
 }
 
-/// A new kernel for a context.
-async fn start_noted(lease: &Lease, server: &ServerClient, context: &str) -> Result<String> {
+/// Starts a kernel for a context and records it.
+async fn start_recorded(handle: &RuntimeHandle, server: &ServerClient, context: &str) -> Result<String> {
     let id = start_python(server).await?;
-    lease.change_note(|note| drop(note.kernels.insert(context.to_owned(), id.clone())));
+    handle.change_record(|record| drop(record.kernels.insert(context.to_owned(), id.clone())));
     Ok(id)
 }
 
-/// The default kernel where somebody else made it, and where it is noted is not here. If there is one alone, that is it.
-async fn the_only_one(lease: &Lease, server: &ServerClient) -> Result<Option<String>> {
-    if lease.own {
+/// Adopts the server's only kernel if another process created it.
+async fn adopt_single_kernel(handle: &RuntimeHandle, server: &Server) -> Result<Option<String>> {
+    if handle.is_owned() {
         return Ok(None);
     }
     let kernels = server.kernels().await.map_err(|error| not_started(&error))?;
     let [only] = kernels.as_slice() else { return Ok(None) };
     let (context, id) = (DEFAULT_CONTEXT.to_owned(), only.id.clone());
-    lease.change_note(|note| drop(note.kernels.insert(context, id)));
+    handle.change_record(|record| drop(record.kernels.insert(context, id)));
     Ok(Some(only.id.clone()))
 }
 
-/// Starts a kernel of Python, and says what the server knows it by.
-async fn start_python(server: &ServerClient) -> Result<String> {
+/// Starts a kernel of Python and returns its id.
+async fn start_python(server: &Server) -> Result<String> {
     let mut attempt = 0;
     loop {
         attempt += 1;
         match server.start_kernel("python3", None).await {
             Ok(started) => return Ok(started.id),
             // A gateway that does not know the server yet.
-            Err(ServerError::Status { status: 502..=504, .. }) if attempt < MOST_ATTEMPTS => {
+            Err(ServerError::Status { status: 502..=504, .. }) if attempt < MAX_ATTEMPTS => {
                 tokio::time::sleep(Duration::from_millis(250 << attempt)).await;
             }
             Err(error) => return Err(not_started(&error)),
@@ -209,50 +210,50 @@ async fn start_python(server: &ServerClient) -> Result<String> {
     }
 }
 
-/// Where the kernel beside those that run code comes from, which is for files and programs.
+/// Starts the kernel for files and programs, beside those that run code.
 #[derive(Debug)]
 pub(crate) struct SidecarKernels {
-    pub(crate) lease: Weak<Lease>,
-    /// Where it is, once it was started.
-    pub(crate) at: OnceLock<KernelEnvironment>,
+    pub(crate) handle: Weak<RuntimeHandle>,
+    /// Surroundings of the kernel, once one was started.
+    pub(crate) surroundings: OnceLock<KernelEnvironment>,
 }
 
 #[async_trait]
 impl SidecarSource for SidecarKernels {
     async fn start(&self) -> Result<SidecarKernel> {
-        let over = || Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended");
-        let lease = self.lease.upgrade().ok_or_else(over)?;
-        usable(&lease).await?;
-        match self.started(&lease).await {
+        let ended = || Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended");
+        let handle = self.handle.upgrade().ok_or_else(ended)?;
+        usable(&handle).await?;
+        match self.started(&handle).await {
             Ok(started) => Ok(started),
-            Err(error) => Err(lease.explained("start_kernel", error).await),
+            Err(error) => Err(handle.map_error("start_kernel", error).await),
         }
     }
 }
 
 impl SidecarKernels {
-    async fn started(&self, lease: &Lease) -> Result<SidecarKernel> {
-        let server = server(&lease.record())?;
-        if lease.kernel(DEFAULT_CONTEXT).is_none() {
-            // Before there is another one.
-            the_only_one(lease, &server).await?;
+    async fn started(&self, handle: &RuntimeHandle) -> Result<SidecarKernel> {
+        let server = server(&handle.runtime())?;
+        if handle.kernel(DEFAULT_CONTEXT).is_none() {
+            // While the kernel is the only one.
+            adopt_single_kernel(handle, &server).await?;
         }
         let id = start_python(&server).await?;
-        let begun = async {
+        let connected = async {
             let reached = KernelConnection::connect(&server, &id, START_TIMEOUT).await;
             let KernelConnection { client, info } = reached.map_err(not_connected)?;
             if !is_ipython(&info) {
                 let message = "only kernels of IPython have files and commands";
                 return Err(Error::unsupported("start_kernel", message));
             }
-            if self.at.get().is_none() {
-                let at = bootstrap(&client, &BTreeMap::new(), None).await?;
-                // Another one is at the same place.
-                let _ = self.at.set(at);
+            if self.surroundings.get().is_none() {
+                let found = bootstrap(&client, &BTreeMap::new(), None).await?;
+                // Every kernel of the runtime has the same surroundings.
+                let _ = self.surroundings.set(found);
             }
             Ok(client)
         };
-        match begun.await {
+        match connected.await {
             Ok(client) => Ok(SidecarKernel { server, id, client }),
             Err(error) => {
                 delete_kernel(&server, &id).await;
@@ -274,12 +275,12 @@ fn not_started(error: &ServerError) -> Error {
     failed(format!("the kernel could not be started: {error}")).with_retry(Retry::Temporary)
 }
 
-/// A runtime as what interpreters need beside kernels, which is its end: programs are started elsewhere.
+/// The host of interpreters that are kernels: it starts no programs, and ends the runtime.
 #[derive(Debug)]
-pub(crate) struct KernelsOnly(pub(crate) Arc<Lease>);
+pub(crate) struct NoProcessHost(pub(crate) Arc<RuntimeHandle>);
 
 #[async_trait]
-impl ProcessHost for KernelsOnly {
+impl ProcessHost for NoProcessHost {
     async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
         Err(Error::unsupported(
             "start_command",
@@ -295,8 +296,7 @@ impl ProcessHost for KernelsOnly {
     }
 
     fn kill(&self) {
-        let lease = Arc::clone(&self.0);
-        keeper::spawn(async move { lease.end_at_last("kill").await });
+        self.0.end_in_background("kill");
     }
 
     async fn closed(&self) {

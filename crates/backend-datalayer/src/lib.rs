@@ -1,7 +1,7 @@
 //! `datalayer-runtime`: sandboxes in the cloud, each a runtime of Datalayer.
 //!
-//! The services are asked over REST for runtimes, environments, snapshots and pauses. A runtime is a Jupyter Server behind an
-//! ingress of the provider; each context of a sandbox is a kernel of that server, talked to over a WebSocket.
+//! The services have runtimes, environments, snapshots and pauses over REST. A runtime is a Jupyter Server behind an ingress
+//! of the provider; each context of a sandbox is a kernel of that server, over a WebSocket.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -23,25 +23,24 @@
 //!
 //! `provider_options` of a create, all optional: `api_key`, `run_url`, `iam_url`, `runtimes_url`, `start_timeout`, `request_timeout` (seconds).
 
-mod access;
 mod api;
+mod auth;
 mod backend;
-mod beside;
-mod client;
+mod capabilities;
+mod client_factory;
 mod config;
+mod create;
+mod credits;
+mod describe;
 mod environment;
+mod error;
 mod instance;
 mod kernels;
-mod keyring;
-mod lease;
-mod notes;
-mod refusal;
-mod reservation;
+mod ready;
+mod records;
 mod resources;
-mod source;
-mod start;
-mod tls;
-mod turn;
+mod runtime;
+mod sidecar;
 mod wire;
 
 pub use backend::DatalayerBackend;

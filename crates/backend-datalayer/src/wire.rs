@@ -1,10 +1,10 @@
-//! What the services say, in the forms of all their versions.
+//! Answers of the services, in the forms of all their versions.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value};
 
-/// A list, and where it goes on.
+/// A page of environments.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Environments {
     pub(crate) environments: Vec<Environment>,
@@ -12,11 +12,11 @@ pub(crate) struct Environments {
     pub(crate) next: Option<String>,
 }
 
-/// What a runtime can be made from.
+/// An environment that runtimes are created from.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Environment {
-    #[serde(deserialize_with = "or_nothing")]
+    #[serde(deserialize_with = "or_default")]
     pub(crate) name: String,
     pub(crate) title: Option<String>,
     pub(crate) description: Option<String>,
@@ -26,15 +26,15 @@ pub(crate) struct Environment {
     /// Credits per second.
     #[serde(deserialize_with = "number")]
     pub(crate) burning_rate: Option<f64>,
-    #[serde(deserialize_with = "or_nothing")]
+    #[serde(deserialize_with = "or_default")]
     pub(crate) resources: Map<String, Value>,
     #[serde(flatten)]
     pub(crate) more: Map<String, Value>,
 }
 
-/// A runtime, by the name of its answer.
+/// The answer with one runtime.
 #[derive(Debug, Deserialize)]
-pub(crate) struct One {
+pub(crate) struct RuntimeResponse {
     #[serde(alias = "kernel")]
     pub(crate) runtime: Runtime,
 }
@@ -51,14 +51,14 @@ pub(crate) struct Runtimes {
 pub(crate) struct Runtime {
     runtime_name: Option<String>,
     pod_name: Option<String>,
-    #[serde(deserialize_with = "or_nothing")]
+    #[serde(deserialize_with = "or_default")]
     pub(crate) uid: String,
     pub(crate) given_name: Option<String>,
     environment_name: Option<String>,
     environment: Option<Value>,
     /// Address of its Jupyter Server.
     pub(crate) ingress: Option<String>,
-    /// What that server knows a client by.
+    /// Token of that server.
     pub(crate) token: Option<sandbox_core::Secret>,
     #[serde(deserialize_with = "number")]
     pub(crate) burning_rate: Option<f64>,
@@ -71,12 +71,12 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// The name by which the service finds it.
+    /// Returns the name that requests have it by.
     pub(crate) fn name(&self) -> &str {
         self.runtime_name.as_deref().or(self.pod_name.as_deref()).unwrap_or_default()
     }
 
-    /// The environment it was made from.
+    /// Returns the environment it was created from.
     pub(crate) fn environment(&self) -> Option<&str> {
         let nested = || match self.environment.as_ref()? {
             Value::String(name) => Some(name.as_str()),
@@ -85,7 +85,7 @@ impl Runtime {
         self.environment_name.as_deref().or_else(nested)
     }
 
-    /// The id that is ours: the unique one, or the name where there is none.
+    /// Returns the id for users: the unique one, or the name where there is none.
     pub(crate) fn id(&self) -> &str {
         if self.uid.is_empty() { self.name() } else { &self.uid }
     }
@@ -109,9 +109,9 @@ pub(crate) struct Snapshots {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Snapshot {
-    #[serde(deserialize_with = "or_nothing")]
+    #[serde(deserialize_with = "or_default")]
     pub(crate) uid: String,
-    #[serde(deserialize_with = "or_nothing")]
+    #[serde(deserialize_with = "or_default")]
     pub(crate) name: String,
     pub(crate) description: Option<String>,
     #[serde(deserialize_with = "number")]
@@ -121,22 +121,22 @@ pub(crate) struct Snapshot {
     pub(crate) updated_at: Option<f64>,
 }
 
-/// What pausing and resuming answer.
+/// The answer to a pause or a resume.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Begun {
+pub(crate) struct AcceptedOperation {
     pub(crate) checkpoint_id: Option<String>,
 }
 
-/// Where pausing or resuming stands.
+/// Progress of a pause or a resume.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Checkpoint {
-    #[serde(deserialize_with = "or_nothing")]
+    #[serde(deserialize_with = "or_default")]
     pub(crate) id: String,
-    #[serde(deserialize_with = "or_nothing")]
+    #[serde(deserialize_with = "or_default")]
     pub(crate) runtime_uid: String,
-    #[serde(deserialize_with = "or_nothing")]
+    #[serde(deserialize_with = "or_default")]
     pub(crate) status: String,
     pub(crate) status_message: Option<String>,
 }
@@ -147,12 +147,12 @@ pub(crate) struct Checkpoints {
     pub(crate) checkpoints: Vec<Checkpoint>,
 }
 
-/// What an account has left.
+/// Credits of an account, used and reserved.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Usage {
     pub(crate) credits: Credits,
     #[serde(default)]
-    pub(crate) reservations: Vec<Reserved>,
+    pub(crate) reservations: Vec<Reservation>,
 }
 
 /// Credits of an account.
@@ -168,13 +168,13 @@ pub(crate) struct Credits {
 /// Credits that are set aside for a runtime.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Reserved {
+pub(crate) struct Reservation {
     #[serde(deserialize_with = "number")]
     pub(crate) credits: Option<f64>,
 }
 
 impl Usage {
-    /// Credits that are neither used nor set aside.
+    /// Returns the credits that are neither used nor set aside.
     pub(crate) fn left(&self) -> f64 {
         let used = self.credits.credits.unwrap_or_default();
         let had = self.credits.quota.map_or(used, |quota| quota - used);
@@ -183,14 +183,14 @@ impl Usage {
     }
 }
 
-/// A field that is `null` is as good as none: one odd record hides no other.
-fn or_nothing<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+/// Reads a field that may be `null` as its default: one odd record hides no other.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// A number, or one as text.
+/// Reads a number, or a number as text.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     let value = Value::deserialize(deserializer)?;
     let number = match &value {
@@ -200,10 +200,10 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::
         other => other.as_f64(),
     };
     let finite = number.filter(|number: &f64| number.is_finite());
-    finite.map(Some).ok_or_else(|| D::Error::custom("a number is none"))
+    finite.map(Some).ok_or_else(|| D::Error::custom("a field that must be a number is not one"))
 }
 
-/// A time as a number, or as ISO 8601. What is neither is not known.
+/// Reads a time as a number, or as ISO 8601. Anything else is unknown.
 fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     let value = Value::deserialize(deserializer)?;
     let Some(text) = value.as_str() else { return Ok(value.as_f64()) };

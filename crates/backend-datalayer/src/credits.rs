@@ -1,19 +1,19 @@
-//! How long a runtime may live, as the credits that are set aside for it.
+//! The lifetime of a runtime, as the credits that are reserved for it.
 
 use std::time::Duration;
 
 use sandbox_core::{CreateSpec, Error, ErrorKind, Result};
 
-/// How long a runtime lives when nothing is said: it costs, and its owner may be gone without a word.
+/// Lifetime of a runtime that is created without one: it costs, and its owner may die without ending it.
 pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(600);
 
-/// How long a sandbox shall live: no longer than its lifetime, and no longer than it stays.
+/// Returns the lifetime that a create asks for: the shorter one of `lifetime` and `detached`.
 pub(crate) fn lifetime(spec: &CreateSpec) -> Duration {
     let asked = [spec.lifetime, spec.detached].into_iter().flatten().min();
     asked.unwrap_or(DEFAULT_LIFETIME)
 }
 
-/// Credits that last for that long at this rate, in credits per second.
+/// Returns the credits that last for that long at this rate, in credits per second.
 ///
 /// # Errors
 /// `Unsupported` at a rate at which credits never end: nothing else ends a runtime.

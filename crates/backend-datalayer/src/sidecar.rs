@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sandbox_cloud::DeferredPart;
 use sandbox_core::{
-    CreateSpec, Error, MAX_DURATION, Result, SandboxId, Variant, resolve_directory,
+    CreateSpec, Error, Instance, MAX_DURATION, Result, SandboxId, Variant, resolve_directory,
 };
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
@@ -15,18 +16,18 @@ use sandbox_kernel::server::KernelEnvironment;
 use sandbox_kernel::sidecar::Sidecar;
 use tokio::sync::OnceCell;
 
-use crate::backend::capabilities;
-use crate::kernels;
-use crate::lease::Lease;
+use crate::capabilities::capabilities;
+use crate::kernels::SidecarKernels;
+use crate::runtime::{RuntimeHandle, info};
 
-/// What a runtime has beside its interpreters.
-pub(crate) type Rest = StandardInstance<Elsewhere>;
+/// Files, programs and packages as a sandbox of their own.
+type SidecarInstance = StandardInstance<RuntimeHooks>;
 
-/// A machine that somebody else runs.
+/// What runtimes do otherwise than sandboxes of this computer.
 #[derive(Debug)]
-pub(crate) struct Elsewhere;
+pub(crate) struct RuntimeHooks;
 
-impl InstanceHooks for Elsewhere {
+impl InstanceHooks for RuntimeHooks {
     fn system_packages_hint(names: &[String]) -> String {
         let names = names.join(" ");
         format!(
@@ -35,68 +36,55 @@ impl InstanceHooks for Elsewhere {
     }
 }
 
-/// The files and programs of one sandbox. Nothing is started before they are asked for.
+/// The files and programs of one sandbox. Their kernel is started with the first verb that needs it.
 #[derive(Debug)]
-pub(crate) struct Beside {
-    lease: Arc<Lease>,
-    source: Arc<kernels::SidecarKernels>,
+pub(crate) struct RuntimeSidecar {
+    handle: Arc<RuntimeHandle>,
+    source: Arc<SidecarKernels>,
     sidecar: Arc<Sidecar>,
     env: BTreeMap<String, String>,
     cwd: String,
-    rest: OnceCell<Rest>,
+    instance: OnceCell<SidecarInstance>,
 }
 
-impl Beside {
-    /// Those of a sandbox whose code begins in that directory, with these environment variables. `at` is where it is, if that
-    /// is known.
+impl RuntimeSidecar {
+    /// Creates those of a sandbox whose code starts in that directory, with these environment variables. `surroundings` are
+    /// those of its kernels, if they are known.
     pub(crate) fn new(
-        lease: Arc<Lease>,
+        handle: Arc<RuntimeHandle>,
         env: BTreeMap<String, String>,
         cwd: String,
-        at: Option<KernelEnvironment>,
+        surroundings: Option<KernelEnvironment>,
     ) -> Self {
-        let known = OnceLock::new();
-        at.into_iter().for_each(|at| drop(known.set(at)));
-        let source = Arc::new(kernels::SidecarKernels { lease: Arc::downgrade(&lease), at: known });
+        let surroundings = surroundings.map(OnceLock::from).unwrap_or_default();
+        let source = Arc::new(SidecarKernels { handle: Arc::downgrade(&handle), surroundings });
         // Packages are in the home directory, which is of this sandbox alone and may outlive this process.
         let sidecar = Sidecar::new(Arc::clone(&source) as _, "");
-        lease.watch_beside(&sidecar);
-        Self { lease, source, sidecar, env, cwd, rest: OnceCell::new() }
+        handle.attach_sidecar(&sidecar);
+        Self { handle, source, sidecar, env, cwd, instance: OnceCell::new() }
     }
 
-    /// What every verb about files, programs and packages is asked of.
-    ///
-    /// # Errors
-    /// `Terminated`, and whatever keeps the kernel from running.
-    pub(crate) async fn rest(&self, operation: &'static str) -> Result<&Rest> {
-        self.lease.alive(operation)?;
-        match self.rest.get_or_try_init(|| self.begin()).await {
-            Ok(rest) => Ok(rest),
-            Err(error) => Err(self.lease.explained(operation, error).await),
-        }
-    }
-
-    /// Ends every command, if there was one.
+    /// Ends all commands.
     pub(crate) async fn end_commands(&self) -> Result<()> {
-        match self.rest.get() {
-            Some(rest) => rest.base.commands.end_all().await,
+        match self.instance.get() {
+            Some(instance) => instance.base.commands.end_all().await,
             None => Ok(()),
         }
     }
 
-    async fn begin(&self) -> Result<Rest> {
-        if self.source.at.get().is_none() {
+    async fn start(&self) -> Result<SidecarInstance> {
+        if self.source.surroundings.get().is_none() {
             self.sidecar.files("/").await?;
         }
-        let at = self.source.at.get().ok_or_else(|| {
+        let surroundings = self.source.surroundings.get().ok_or_else(|| {
             Error::unsupported("files", "the runtime does not say where its files are")
         })?;
-        let info = self.lease.info();
-        let cwd = resolve_directory(&at.cwd, &self.cwd);
-        let mut env = at.program_env();
+        let info = info(&self.handle);
+        let cwd = resolve_directory(&surroundings.cwd, &self.cwd);
+        let mut env = surroundings.program_env();
         env.extend(self.env.clone());
         let mut create = CreateSpec::default();
-        // Who looks after its life is the lease.
+        // The handle ends the sandbox.
         create.lifetime = Some(MAX_DURATION);
         let spec = SandboxBaseSpec {
             variant: Variant::DATALAYER_RUNTIME,
@@ -106,36 +94,44 @@ impl Beside {
             env: env.clone(),
             cwd: cwd.clone(),
         };
-        let programs: Arc<dyn ProcessHost> = Arc::new(Programs(Arc::clone(&self.sidecar)));
-        let ended = Arc::clone(&self.lease.ended);
+        let host: Arc<dyn ProcessHost> = Arc::new(SidecarHost(Arc::clone(&self.sidecar)));
+        let ended = Arc::clone(self.handle.end_reason());
         let base =
-            SandboxBase::remote_with_end(Arc::clone(&ended), Arc::clone(&programs), None, spec);
+            SandboxBase::remote_with_end(Arc::clone(&ended), Arc::clone(&host), None, spec);
         let (sidecar, directory) = (Arc::clone(&self.sidecar), cwd.clone());
         let mut base = base.with_files_of(move || {
             let (sidecar, directory) = (Arc::clone(&sidecar), directory.clone());
             async move { sidecar.files(&directory).await }
         });
         base.id = info.id.parse::<SandboxId>()?;
-        let site = format!("{}/.packages", at.home);
-        base.packages = Some(Packages::inside(at.python.clone().into(), site, Vec::new()));
+        let site = format!("{}/.packages", surroundings.home);
+        base.packages = Some(Packages::inside(surroundings.python.clone().into(), site, Vec::new()));
         let worker_spec = WorkerSpec { env, cwd };
-        let contexts = Contexts::new(Variant::DATALAYER_RUNTIME, programs, ended, worker_spec);
-        Ok(StandardInstance { base, contexts, kind: Elsewhere })
+        let contexts = Contexts::new(Variant::DATALAYER_RUNTIME, host, ended, worker_spec);
+        Ok(StandardInstance { base, contexts, kind: RuntimeHooks })
     }
 }
 
-impl Drop for Beside {
+#[async_trait]
+impl DeferredPart for RuntimeSidecar {
+    async fn part(&self) -> Result<&dyn Instance> {
+        let started = self.instance.get_or_try_init(|| self.start()).await;
+        started.map(|instance| instance as &dyn Instance)
+    }
+}
+
+impl Drop for RuntimeSidecar {
     fn drop(&mut self) {
         self.sidecar.end();
     }
 }
 
-/// Programs alone: interpreters are kernels, and the box ends with the runtime.
+/// SidecarHost alone: interpreters are kernels, and the box ends with the runtime.
 #[derive(Debug)]
-struct Programs(Arc<Sidecar>);
+struct SidecarHost(Arc<Sidecar>);
 
 #[async_trait]
-impl ProcessHost for Programs {
+impl ProcessHost for SidecarHost {
     fn start_allowance(&self) -> Duration {
         Sidecar::START_ALLOWANCE
     }
