@@ -43,6 +43,8 @@ impl ApiFactory {
         let addresses = [endpoints.runtimes.clone(), endpoints.iam.clone()];
         let service = Service::new("Datalayer", addresses, &ERRORS);
         let service = service.request_timeout(endpoints.request_timeout);
+        // The provider's own client names a type with requests that have no body, too.
+        let service = service.header("content-type", "application/json")?;
         let auth = DatalayerAuth { endpoints, tokens: Arc::clone(&self.tokens) };
         let client = match connections {
             Connections::Shared => self.clients.client(service, auth),

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use sandbox_cloud::{
     Cancellation, Connections, CreateGuard, CreateLocks, RemoteLifetime, create_or_find,
 };
-use sandbox_core::{
-    CallContext, CreateSpec, Effect, Error, ErrorKind, Result, Secret, random_hex,
-};
+use sandbox_core::{CallContext, CreateSpec, Effect, Error, ErrorKind, Result, Secret, random_hex};
 use sandbox_kernel::server::KernelEnvironment;
 
 use crate::api::{Api, NewRuntime};
@@ -97,7 +95,11 @@ async fn plan(factory: &ApiFactory, call: &CallContext, spec: &CreateSpec) -> Re
 }
 
 /// Returns the id of a snapshot.
-async fn find_snapshot(api: &Api, call: &CallContext, name: Option<&str>) -> Result<Option<String>> {
+async fn find_snapshot(
+    api: &Api,
+    call: &CallContext,
+    name: Option<&str>,
+) -> Result<Option<String>> {
     let Some(name) = name else { return Ok(None) };
     let all = api.snapshots(call, "create").await?;
     let found = all.iter().find(|snapshot| snapshot.name == name || snapshot.uid == name);
@@ -134,7 +136,8 @@ async fn carry_out(
     let api = factory.api_over(Connections::Dedicated).await?;
     let create = || request_runtime(&api, &call, &plan.new);
     let find = || find_created(&api, &call, &plan.new.given_name);
-    let left_behind = "a runtime may have been made: `sandboxes ls -p datalayer-runtime` lists them";
+    let left_behind =
+        "a runtime may have been made: `sandboxes ls -p datalayer-runtime` lists them";
     let runtime = create_or_find(create, find, left_behind).await?;
     let timeout = factory.config.ready_timeout();
     let cwd = plan.record.cwd.clone();
@@ -157,8 +160,7 @@ async fn request_runtime(api: &Api, call: &CallContext, new: &NewRuntime) -> Res
     let runtime = api.create(call, new).await?;
     if runtime.name().is_empty() {
         let message = "the service made a runtime without a name";
-        return Err(Error::new(ErrorKind::Protocol, "create", message)
-            .with_effect(Effect::Unknown));
+        return Err(Error::new(ErrorKind::Protocol, "create", message).with_effect(Effect::Unknown));
     }
     Ok(runtime)
 }

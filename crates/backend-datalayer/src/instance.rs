@@ -63,10 +63,7 @@ pub(crate) fn open(
     let contexts = Contexts::with(variant, "python", ended, WorkerSpec { env, cwd }, new_host);
     let sidecar = DeferredFacets(sidecar);
     let lifetime = Arc::clone(&handle);
-    check_lifetime(
-        Arc::new(DatalayerInstance { handle, contexts, sidecar, is_detached }),
-        lifetime,
-    )
+    check_lifetime(Arc::new(DatalayerInstance { handle, contexts, sidecar, is_detached }), lifetime)
 }
 
 impl DatalayerInstance {

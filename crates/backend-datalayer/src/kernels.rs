@@ -38,7 +38,11 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    pub(crate) fn new(handle: Arc<RuntimeHandle>, context: String, is_detached: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(
+        handle: Arc<RuntimeHandle>,
+        context: String,
+        is_detached: Arc<AtomicBool>,
+    ) -> Self {
         Self { handle, context, is_detached, last_id: Mutex::default() }
     }
 
@@ -176,14 +180,21 @@ async fn find_or_start(
 }
 
 /// Starts a kernel for a context and records it.
-async fn start_recorded(handle: &RuntimeHandle, server: &ServerClient, context: &str) -> Result<String> {
+async fn start_recorded(
+    handle: &RuntimeHandle,
+    server: &ServerClient,
+    context: &str,
+) -> Result<String> {
     let id = start_python(server).await?;
     handle.change_record(|record| drop(record.kernels.insert(context.to_owned(), id.clone())));
     Ok(id)
 }
 
 /// Adopts the server's only kernel if another process created it.
-async fn adopt_single_kernel(handle: &RuntimeHandle, server: &Server) -> Result<Option<String>> {
+async fn adopt_single_kernel(
+    handle: &RuntimeHandle,
+    server: &ServerClient,
+) -> Result<Option<String>> {
     if handle.is_owned() {
         return Ok(None);
     }
@@ -195,7 +206,7 @@ async fn adopt_single_kernel(handle: &RuntimeHandle, server: &Server) -> Result<
 }
 
 /// Starts a kernel of Python and returns its id.
-async fn start_python(server: &Server) -> Result<String> {
+async fn start_python(server: &ServerClient) -> Result<String> {
     let mut attempt = 0;
     loop {
         attempt += 1;

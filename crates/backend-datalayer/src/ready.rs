@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use jupyter_protocol::websocket::{ServerClient, Token};
 use sandbox_cloud::http::parse_endpoint;
-use sandbox_core::{
-    CallContext, Error, ErrorKind, FailureKind, Result, Retry, SandboxStatus,
-};
+use sandbox_core::{CallContext, Error, ErrorKind, FailureKind, Result, Retry, SandboxStatus};
 
 use crate::api::Api;
 use crate::describe::status;

@@ -184,9 +184,8 @@ pub(crate) fn set_lifetime(handle: &RuntimeHandle, lifetime: Duration) -> Result
     if let Some(reserved) = handle.expires_at().filter(|reserved| end > reserved + 1.0) {
         let left = (reserved - unix_now()).max(0.0);
         let message = format!("the credits that are reserved last for {left:.0} s more");
-        return Err(Error::unsupported(operation, message).with_hint(
-            "credits are reserved at create, for the `lifetime` that is given there",
-        ));
+        return Err(Error::unsupported(operation, message)
+            .with_hint("credits are reserved at create, for the `lifetime` that is given there"));
     }
     if !handle.is_owned() {
         let message = "a sandbox that outlives this process ends when its reserved credits do";

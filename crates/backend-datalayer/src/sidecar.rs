@@ -96,8 +96,7 @@ impl RuntimeSidecar {
         };
         let host: Arc<dyn ProcessHost> = Arc::new(SidecarHost(Arc::clone(&self.sidecar)));
         let ended = Arc::clone(self.handle.end_reason());
-        let base =
-            SandboxBase::remote_with_end(Arc::clone(&ended), Arc::clone(&host), None, spec);
+        let base = SandboxBase::remote_with_end(Arc::clone(&ended), Arc::clone(&host), None, spec);
         let (sidecar, directory) = (Arc::clone(&self.sidecar), cwd.clone());
         let mut base = base.with_files_of(move || {
             let (sidecar, directory) = (Arc::clone(&sidecar), directory.clone());
@@ -105,7 +104,8 @@ impl RuntimeSidecar {
         });
         base.id = info.id.parse::<SandboxId>()?;
         let site = format!("{}/.packages", surroundings.home);
-        base.packages = Some(Packages::inside(surroundings.python.clone().into(), site, Vec::new()));
+        base.packages =
+            Some(Packages::inside(surroundings.python.clone().into(), site, Vec::new()));
         let worker_spec = WorkerSpec { env, cwd };
         let contexts = Contexts::new(Variant::DATALAYER_RUNTIME, host, ended, worker_spec);
         Ok(StandardInstance { base, contexts, kind: RuntimeHooks })

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandbox_core::{Error, Hooks, Instance, Observer, Operation, OperationEvent, Result, intercept};
+use sandbox_core::{
+    Error, Hooks, Instance, Observer, Operation, OperationEvent, Result, intercept,
+};
 
 use crate::remote_lifetime::{Remote, RemoteLifetime};
 
