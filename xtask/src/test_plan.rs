@@ -82,7 +82,7 @@ const PARTS: [(&str, &str, RunAs, Amount); 9] = [
         "conformance",
         RunAs::Ordinary,
         Amount::Groups(
-            "cleanup,files_hostile,honesty,isolation,lifecycle,limits,limits_memory,metrics,mounts,network,pause,ports,snapshots",
+            "cleanup,files_hostile,unsupported,isolation,lifecycle,limits,limits_memory,metrics,mounts,network,pause,ports,snapshots",
         ),
     ),
     (

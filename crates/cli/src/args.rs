@@ -1,14 +1,11 @@
-//! The command line as types. Nothing here looks at the world outside of the arguments.
+//! The command line as types. Parsing reads the arguments only, nothing else of the host.
 
 mod detached;
-mod export;
-mod familiar;
+mod docker_compat;
 #[cfg(feature = "docker")]
 mod image;
-mod install;
 mod interactive;
 mod kernel;
-mod snapshot;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,23 +15,18 @@ use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Su
 use clap_complete::Shell;
 use code_sandboxes::{ByteSize, IsolationMode, NetworkMode};
 
-use self::detached::{CP_EXAMPLES, EXEC_EXAMPLES};
+use self::detached::{CP_EXAMPLES, EXEC_EXAMPLES, INSTALL_EXAMPLES, SNAPSHOT_EXAMPLES};
 pub(crate) use self::detached::{
-    CopyArgs, CreateArgs, EndArgs, ExecArgs, ExposeArgs, ListArgs, LogsArgs, SandboxesArgs,
-    SupervisorArgs,
+    CopyArgs, CreateArgs, EndArgs, ExecArgs, ExposeArgs, InstallArgs, ListArgs, LogsArgs,
+    SandboxesArgs, SnapshotArgs, SnapshotCommand, SupervisorArgs,
 };
-pub(crate) use self::export::ExportArgs;
 #[cfg(feature = "docker")]
 use self::image::IMAGE_EXAMPLES;
 #[cfg(feature = "docker")]
 pub(crate) use self::image::{BuildArgs, ImageArgs, ImageCommand};
-use self::install::INSTALL_EXAMPLES;
-pub(crate) use self::install::InstallArgs;
-pub(crate) use self::interactive::{Place, ReplArgs, ShellArgs};
 use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
+pub(crate) use self::interactive::{ReplArgs, SandboxTarget, ShellArgs};
 pub(crate) use self::kernel::KernelArgs;
-use self::snapshot::SNAPSHOT_EXAMPLES;
-pub(crate) use self::snapshot::{SnapshotArgs, SnapshotCommand};
 use crate::exit;
 use crate::languages::{self, Language};
 use crate::time;
@@ -50,7 +42,7 @@ Examples:
   sandboxes run --lang python --json '1 + 1'       one JSON object
   sandboxes repl                                   type code, see results
   sandboxes shell                                  a shell in a sandbox
-  sandboxes doctor                                 what works here";
+  sandboxes doctor                                 check this host";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -66,19 +58,19 @@ Examples:
   sandboxes run -t 5 --disk 256m -e DEBUG=1 --lang python 'import os; os.environ[\"DEBUG\"]'
 
 Words:
-  One word is a line for the shell: quote it. More are a program and its arguments, without a shell.
-  Flags of sandboxes go before the first word; what follows it belongs to the program. A quoted line
-  with spaces, a notebook, and code after --lang, take no arguments, so flags may follow these too.
+  One word is a line for the shell: quote it. Several words are a program and its arguments, without a
+  shell. Flags of sandboxes go before the first word; what follows it belongs to the program. A quoted
+  line with spaces, a notebook, and code after --lang take no arguments, so flags may also follow these.
 
 Languages:
   python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh,
-  kernel (whatever language the kernel of the sandbox has)
+  kernel (the language of the sandbox's kernel)
   Inline Python is a cell: the value of its last expression is printed unless it is None.
-  Everything else is a program, but a notebook: its cells run in one interpreter, one after the
-  other, until one fails. A cell with the tag raises-exception may. -t is for each cell.
-  Piped standard input goes to the program, unless it is the code. Keys do not: that is --tty.";
+  Everything else but a notebook is a program. The cells of a notebook run in one interpreter, one
+  after the other, until one fails; a cell with the tag raises-exception may fail. -t is for each cell.
+  Piped standard input goes to the program, unless it is the code. For keys of a terminal use --tty.";
 
-/// Run code safely, in a sandbox.
+/// Run code safely in a sandbox.
 #[derive(Debug, Parser)]
 #[command(
     name = "sandboxes",
@@ -101,19 +93,19 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// Print no warnings, notes and hints
+    /// Print no warnings, notes or hints
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Log to standard error; RUST_LOG chooses what
+    /// Log to standard error; RUST_LOG selects what
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command, inline code or a program in a sandbox of its own
+    /// Run a command, inline code or a program in a new sandbox
     #[command(
         after_help = RUN_EXAMPLES,
         after_long_help = format!("{RUN_EXAMPLES}\n\n{}", exit::HELP),
@@ -122,19 +114,19 @@ pub(crate) enum Command {
     /// Create a sandbox that stays, and print its id
     #[command(mut_arg("timeout", |timeout| without_limit(timeout).hide(true)))]
     Create(Box<CreateArgs>),
-    /// List the sandboxes that run
+    /// List running sandboxes
     #[command(visible_alias = "ls")]
     List(ListArgs),
-    /// Run a command, inline code or a program in a sandbox that is there
+    /// Run a command, inline code or a program in an existing sandbox
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Box<ExecArgs>),
-    /// Type code and see what comes of it
+    /// Type code and see its results
     #[command(after_help = REPL_EXAMPLES, mut_arg("timeout", without_limit))]
     Repl(Box<ReplArgs>),
     /// Open a shell on this terminal
     #[command(after_help = SHELL_EXAMPLES, mut_arg("timeout", without_limit))]
     Shell(Box<ShellArgs>),
-    /// Copy a file or a directory to a sandbox, or from it
+    /// Copy files and directories to a sandbox, or from it
     #[command(after_help = CP_EXAMPLES)]
     Cp(CopyArgs),
     /// Install packages in a sandbox
@@ -142,47 +134,47 @@ pub(crate) enum Command {
     Install(InstallArgs),
     /// Make a port of a sandbox reachable, and print its address
     Expose(ExposeArgs),
-    /// Show what was run in a sandbox, and what it printed
+    /// Show what was run in a sandbox, and its output
     Logs(LogsArgs),
-    /// Show what sandboxes use: CPU time, memory, disk, processes
+    /// Show the CPU time, memory, disk and processes of sandboxes
     Metrics(SandboxesArgs),
-    /// End sandboxes; what was run in them can still be shown for a while
+    /// End sandboxes; their logs can still be shown for a while
     Stop(EndArgs),
-    /// End sandboxes and forget them
+    /// End sandboxes and remove them
     #[command(visible_alias = "destroy")]
     Rm(EndArgs),
-    /// Hold sandboxes: nothing runs in them until they are resumed
+    /// Pause sandboxes: nothing runs in them until they are resumed
     Pause(SandboxesArgs),
-    /// Let sandboxes go on that were paused
+    /// Resume paused sandboxes
     Resume(SandboxesArgs),
-    /// Store what a sandbox is, and start others from there
+    /// Store the state of a sandbox, and start others from it
     #[command(after_help = SNAPSHOT_EXAMPLES)]
     Snapshot(SnapshotArgs),
     /// Build, list and fetch images that local-docker starts from
     #[cfg(feature = "docker")]
     #[command(after_help = IMAGE_EXAMPLES)]
     Image(ImageArgs),
-    /// Make a sandbox of each variant, run something in it, and end it
+    /// Create a sandbox of each variant, run a command in it, and end it
     Test(ProviderArgs),
-    /// List environments that sandboxes can be created from
+    /// List environments for new sandboxes
     Environments(ProviderArgs),
-    /// List the variants: which this build has, which are usable, what they can do
+    /// List the variants: which are in this build, which are usable, and their capabilities
     Providers,
-    /// Check what works here, and say how to fix what does not
+    /// Check this host, and show how to fix problems
     Doctor(ProviderArgs),
     /// Print the completion script for a shell
     Completion {
-        /// The shell to complete for
+        /// The shell
         shell: Shell,
     },
     /// Write the manual pages
     #[command(hide = true)]
     Man {
-        /// Where to: a directory that is there
+        /// An existing directory
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Be the process that sandboxes belong to which stay
+    /// Run the process that owns detached sandboxes
     #[command(hide = true)]
     Supervisor(SupervisorArgs),
 }
@@ -190,8 +182,8 @@ pub(crate) enum Command {
 /// The choice of a variant.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProviderArgs {
-    /// Where to run: local-eval, local-docker, e2b ..; `sandboxes providers` lists them; auto: the
-    /// first one that there are credentials for
+    /// Variant of the sandbox: local-eval, local-docker, e2b ..; `sandboxes providers` lists them;
+    /// auto is the first one with credentials
     #[arg(short, long, visible_alias = "variant", value_name = "NAME")]
     pub(crate) provider: Option<String>,
 }
@@ -200,7 +192,7 @@ pub(crate) struct ProviderArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// A line for the shell, a program and its arguments, or a notebook; with --lang: code, or `-` for
-    /// standard input; after --file: its arguments
+    /// standard input; with --file: arguments of the program
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 
@@ -212,15 +204,15 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) with: Vec<PathBuf>,
 
-    /// Language of the code; by default the file says it, by its extension or its first line
+    /// Language of the code [default: by the extension or the first line of the file]
     #[arg(long, visible_alias = "language", value_name = "LANGUAGE", value_parser = languages::find)]
     pub(crate) lang: Option<&'static Language>,
 
-    /// Download the modules of the go.mod beside the file first
+    /// First download the modules of the go.mod beside the file
     #[arg(long)]
     pub(crate) deps: bool,
 
-    /// Keep the sandbox, for `sandboxes exec` and until its lifetime is over
+    /// Keep the sandbox until its lifetime ends, for `sandboxes exec`
     #[arg(long)]
     pub(crate) keep: bool,
 
@@ -228,11 +220,11 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "label")]
     pub(crate) reuse: bool,
 
-    /// Run the command on this terminal, as interactive programs want it
+    /// Run the command on this terminal, for interactive programs
     #[arg(long, conflicts_with_all = ["json", "stream_json"])]
     pub(crate) tty: bool,
 
-    /// Give the program no standard input, and leave that of this command alone
+    /// Give the program no standard input, and read none
     #[arg(long, conflicts_with = "tty")]
     pub(crate) no_stdin: bool,
 
@@ -243,20 +235,20 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 
-    /// CPU time that it may take with all that it starts, each cell of a notebook by itself
+    /// Limit of the CPU time of the program and its children, or of each cell of a notebook
     #[arg(long, help_heading = "Sandbox", value_name = "TIME", value_parser = time::parse, allow_negative_numbers = true)]
     pub(crate) cpu_time: Option<f64>,
 
     #[command(flatten)]
     pub(crate) export: ExportArgs,
 
-    /// Whether the words came after `--`: then they are arguments, or a program with its arguments.
+    /// Whether the words came after `--`, so that they are arguments, or a program with its arguments.
     #[arg(skip)]
     pub(crate) after_dashes: bool,
 }
 
 impl RunArgs {
-    /// Whether the first word can have no arguments: inline code, or a line for the shell.
+    /// Returns true when the first word takes no arguments: inline code, or a line for the shell.
     pub(crate) fn first_word_is_all(&self) -> bool {
         let first = self.words.first().filter(|_| self.file.is_none() && !self.after_dashes);
         first.is_some_and(|word| match self.lang {
@@ -266,23 +258,23 @@ impl RunArgs {
     }
 }
 
-/// Whether that is the name of a notebook.
+/// Returns true for the name of a notebook.
 pub(crate) fn is_notebook(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("ipynb"))
 }
 
-/// What the sandbox shall be like.
+/// Settings of a new sandbox.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sandbox")]
 pub(crate) struct SandboxArgs {
     #[command(flatten)]
     pub(crate) provider: ProviderArgs,
 
-    /// Set an environment variable; without a value, take that of this host
+    /// Set an environment variable; without a value, copy it from this host
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
 
-    /// Time the program may run: seconds, or such as 90s, 5m, 1h30m
+    /// Time limit of the program: seconds, or such as 90s, 5m, 1h30m
     #[arg(
         short,
         long,
@@ -297,24 +289,23 @@ pub(crate) struct SandboxArgs {
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
 
-    /// How hard the code is kept in: strict, best-effort or off [default: strict]
+    /// Isolation of the code: strict, best-effort or off [default: strict]
     #[arg(long, value_name = "MODE")]
     pub(crate) isolation: Option<IsolationMode>,
 
-    /// Network of the code: inherit, none, allowlist or all [default: inherit, with --allow allowlist]
+    /// Network of the code: inherit, none, allowlist or all [default: inherit; allowlist with --allow]
     #[arg(long, value_name = "MODE")]
     pub(crate) network: Option<NetworkMode>,
 
-    /// Host that an allowlist has, such as pypi.org, *.example.com:443 or 203.0.113.0/24
+    /// Host to allow, such as pypi.org, *.example.com:443 or 203.0.113.0/24
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) allow: Vec<String>,
 
-    /// Host that is refused although others are allowed; written as with --allow
+    /// Host to refuse although others are allowed; written as for --allow
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) deny: Vec<String>,
 
-    /// File or directory of this host that the code sees, by absolute paths; it changes nothing there
-    /// without :rw
+    /// Mount a file or directory of this host, by absolute paths; read-only without :rw
     #[arg(long, visible_alias = "volume", value_name = "SRC:DST[:rw]")]
     pub(crate) mount: Vec<String>,
 
@@ -330,19 +321,19 @@ pub(crate) struct SandboxArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) disk: Option<ByteSize>,
 
-    /// Processes and threads at one time
+    /// Maximum number of processes and threads
     #[arg(long, value_name = "COUNT")]
     pub(crate) processes: Option<u32>,
 
-    /// Files and directories on its disk
+    /// Maximum number of files and directories on its disk
     #[arg(long, value_name = "COUNT")]
     pub(crate) disk_files: Option<u64>,
 
-    /// Descriptors that each process may have open
+    /// Maximum number of open files of each process
     #[arg(long, value_name = "COUNT")]
     pub(crate) open_files: Option<u32>,
 
-    /// Bytes that each run may put out, such as 10m; one that puts out more is ended
+    /// Maximum output of each run, such as 10m; a run with more output is ended
     #[arg(long, value_name = "SIZE")]
     pub(crate) output_limit: Option<ByteSize>,
 
@@ -358,12 +349,12 @@ pub(crate) struct SandboxArgs {
     #[arg(short, long, value_name = "IMAGE")]
     pub(crate) image: Option<String>,
 
-    /// Let code change files of the image, and let system packages be installed; it costs the read-only
-    /// root and the limit of the disk
+    /// Allow changes to files of the image, and system packages; the root is not read-only then, and the
+    /// disk has no limit
     #[arg(long)]
     pub(crate) writable_root: bool,
 
-    /// Fetch that image first if the container engine does not have it
+    /// Pull the image first if the container engine does not have it
     #[cfg(feature = "docker")]
     #[arg(long)]
     pub(crate) pull: bool,
@@ -376,7 +367,7 @@ pub(crate) struct SandboxArgs {
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,
 
-    /// Time the sandbox lives at most
+    /// Maximum lifetime of the sandbox
     #[arg(long, value_name = "TIME", value_parser = time::parse, allow_negative_numbers = true)]
     pub(crate) lifetime: Option<f64>,
 
@@ -388,9 +379,35 @@ pub(crate) struct SandboxArgs {
     pub(crate) kernel: KernelArgs,
 }
 
+/// Results of a run of code that are written to this host.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Results")]
+pub(crate) struct ExportArgs {
+    /// Set a variable of a notebook after the cell with the tag `parameters`; True, False, None and
+    /// numbers have their meaning in Python, other values are text
+    #[arg(short = 'P', long = "parameter", value_name = "NAME=VALUE", help_heading = "Notebooks")]
+    pub(crate) parameters: Vec<String>,
+
+    /// Write the code and its results into a notebook of this host, even when the code fails
+    #[arg(long, value_name = "FILE")]
+    pub(crate) notebook: Option<PathBuf>,
+
+    /// Write displayed objects into files in a directory of this host: images, tables, JSON ..
+    #[arg(long, value_name = "DIR")]
+    pub(crate) save_outputs: Option<PathBuf>,
+
+    /// Replace existing files of --notebook and --save-outputs
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+
+    /// Continue with the next cell of a notebook after an exception
+    #[arg(long)]
+    pub(crate) allow_errors: bool,
+}
+
 impl SandboxArgs {
-    /// Nothing but a variant and a limit for runs.
-    fn of_provider(provider: ProviderArgs, timeout: f64) -> Self {
+    /// Makes settings with only a variant and a time limit.
+    fn for_provider(provider: ProviderArgs, timeout: f64) -> Self {
         Self {
             provider,
             env: Vec::new(),
@@ -424,7 +441,7 @@ impl SandboxArgs {
 }
 
 impl Command {
-    /// The words of a program, and whether the first one can have no arguments.
+    /// Returns the words of a program, and whether the first one takes no arguments.
     fn words(&self) -> Option<(&[String], bool)> {
         match self {
             Self::Run(run) => Some((&run.words, run.first_word_is_all())),
@@ -437,16 +454,16 @@ impl Command {
 /// Parses the arguments, program name included.
 ///
 /// # Errors
-/// What clap says, `--help` and `--version` included.
+/// Those of clap, including `--help` and `--version`.
 pub(crate) fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
-    let translated = familiar::translated(argv);
+    let translated = docker_compat::translated(argv);
     let argv = translated.as_deref().unwrap_or(argv);
     let cli = parse_in_order(argv)?;
     match flags_first(&cli, argv) {
         Some(argv) => {
-            let again = parse_in_order(&argv)?;
-            let one_word = again.command.words().is_some_and(|(words, _)| words.len() == 1);
-            Ok(if one_word { again } else { cli })
+            let reparsed = parse_in_order(&argv)?;
+            let one_word = reparsed.command.words().is_some_and(|(words, _)| words.len() == 1);
+            Ok(if one_word { reparsed } else { cli })
         }
         None => Ok(cli),
     }
@@ -460,7 +477,7 @@ fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
     let (before, words) = argv.split_at(argv.len() - words);
     let first = cli.command.words().map(|(words, _)| words).unwrap_or_default();
     if !matches!(cli.command, Command::Cp(_))
-        && let Some(mount) = familiar::volume(before, first)
+        && let Some(mount) = docker_compat::volume(before, first)
     {
         return Err(no_volume(&mount));
     }
@@ -473,32 +490,33 @@ fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
-/// `-v` has no value here, and what a container engine mounts for code to change is read-only here unless that is said.
+/// Returns the error for `-v SRC:DST`: here `-v` is another flag, and mounts are read-only by default.
 fn no_volume(mount: &str) -> clap::Error {
     let message = format!(
-        "-v is --verbose, and takes no value such as {mount}\n\n  \
-         tip: use --mount {mount}, or --mount {mount}:rw to let code change what is there"
+        "-v is --verbose, which takes no value such as {mount}\n\n  \
+         tip: use --mount {mount}, or --mount {mount}:rw to let code change it"
     );
     Cli::command().error(ClapKind::InvalidValue, message)
 }
 
-/// Says which argument it is that is wrong, all of it; clap does not.
+/// Adds to an error of clap which argument is wrong, in full.
 fn in_full(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
     if error.kind() == ClapKind::InvalidUtf8 {
-        let no_text = argv.iter().filter(|argument| argument.to_str().is_none());
-        let named: Vec<_> = no_text.map(|argument| format!("{argument:?}")).collect();
+        let not_text = argv.iter().filter(|argument| argument.to_str().is_none());
+        let named: Vec<_> = not_text.map(|argument| format!("{argument:?}")).collect();
         let message = format!("not UTF-8 text: {}", named.join(", "));
         return Cli::command().error(ClapKind::InvalidUtf8, message);
     }
     let words = argv.iter().filter_map(|argument| argument.to_str());
     if words.clone().nth(1) != Some("cp")
-        && let Some(mount) = familiar::volume(argv, &[])
+        && let Some(mount) = docker_compat::volume(argv, &[])
     {
         return no_volume(&mount);
     }
     if error.kind() == ClapKind::UnknownArgument
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
-        && let Some(tip) = words.clone().nth(1).and_then(|command| familiar::pointer(command, flag))
+        && let Some(tip) =
+            words.clone().nth(1).and_then(|command| docker_compat::pointer(command, flag))
     {
         error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
@@ -508,7 +526,7 @@ fn in_full(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
         && let Some(ContextValue::String(letter)) = error.get(ContextKind::InvalidArg)
         && letter.len() == 2
     {
-        // Of several letters behind one dash it is the first that no flag has.
+        // Among several letters after one dash, clap names the first that is no flag.
         let has_it = |text: &&str| !text.starts_with("--") && text.contains(&letter[1..]);
         let mut texts = argv.iter().skip(2).filter_map(|argument| argument.to_str());
         if let Some(whole) = texts.find(|text| text.starts_with('-') && has_it(text)) {
@@ -519,7 +537,8 @@ fn in_full(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
     error
 }
 
-/// The arguments with the first word last, when it takes no arguments and flags follow it: they must be ours.
+/// Moves the first word behind the flags that follow it, when it takes no arguments, so that the flags are those of
+/// `sandboxes`.
 fn flags_first(cli: &Cli, argv: &[OsString]) -> Option<Vec<OsString>> {
     let (words, first_is_all) = cli.command.words()?;
     let flags_follow = words.get(1).is_some_and(|word| word.starts_with('-'));
@@ -531,17 +550,17 @@ fn flags_first(cli: &Cli, argv: &[OsString]) -> Option<Vec<OsString>> {
     Some([before, flags, std::slice::from_ref(word)].concat())
 }
 
-/// The whole command line, for completion scripts.
+/// Returns the definition of the command line, for completion scripts.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Whether the arguments ask for JSON, for errors that come before they are understood.
+/// Returns true when the arguments ask for JSON, for errors of parsing the arguments.
 pub(crate) fn wants_json(argv: &[OsString]) -> bool {
     has_flag(argv, "--json") || wants_events(argv)
 }
 
-/// Whether they ask for a stream of it.
+/// Returns true when the arguments ask for a stream of JSON.
 pub(crate) fn wants_events(argv: &[OsString]) -> bool {
     has_flag(argv, "--stream-json")
 }

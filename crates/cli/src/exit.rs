@@ -1,45 +1,45 @@
-//! Exit statuses of `sandboxes` itself. Everything else is the status of the program that ran.
+//! Exit statuses of `sandboxes` itself; otherwise the exit status is that of the program that ran.
 
 use code_sandboxes::{ErrorKind, ExecutionResult, FailureKind};
 
-/// All went well.
+/// Success.
 pub(crate) const SUCCESS: u8 = 0;
-/// The code raised an exception that it did not catch, or `doctor` found the variant unusable.
+/// The code raised an exception, or `doctor` found the variant unusable.
 pub(crate) const FAILED: u8 = 1;
-/// The command line, or a value on it, is wrong.
+/// Wrong usage of the command line.
 pub(crate) const USAGE: u8 = 2;
-/// The time limit passed.
+/// The time limit was exceeded.
 pub(crate) const TIMEOUT: u8 = 124;
 /// The sandbox failed, not the program.
 pub(crate) const SANDBOX: u8 = 125;
-/// The program is there and cannot be executed.
+/// The program cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// The program is not there.
+/// The program was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 /// Interrupted with Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
-/// Whoever read our output went away: 128 + SIGPIPE, as a shell reports it.
+/// The reader of the output has closed it: 128 + SIGPIPE, as a shell reports it.
 pub(crate) const BROKEN_PIPE: u8 = 141;
 
-/// Added to the number of the signal that ended a program.
+/// Base of the exit statuses of programs that a signal ended.
 const SIGNAL_BASE: i32 = 128;
 const SIGKILL: i32 = 9;
 
-/// The table for `--help`.
+/// The table of `--help`.
 pub(crate) const HELP: &str = "\
 Exit status:
-  The status of the program that ran. Besides:
+  The exit status of the program, or:
     1  the code raised an exception
     2  wrong usage
-  124  the time limit passed
+  124  the time limit was exceeded
   125  the sandbox failed
   126  the program cannot be executed
   127  the program was not found
   130  interrupted with Ctrl-C
   128+n  signal n ended the program";
 
-/// The status for what came of a run.
-pub(crate) fn of_result(result: &ExecutionResult) -> u8 {
+/// Returns the exit status of a result.
+pub(crate) fn for_result(result: &ExecutionResult) -> u8 {
     if result.interrupted {
         return INTERRUPTED;
     }
@@ -49,8 +49,8 @@ pub(crate) fn of_result(result: &ExecutionResult) -> u8 {
             FailureKind::Timeout | FailureKind::CpuTime => TIMEOUT,
             FailureKind::KernelDied => died().map_or(SANDBOX, low_byte),
             FailureKind::OutOfMemory => low_byte(died().unwrap_or(SIGNAL_BASE + SIGKILL)),
-            // It may have ended by itself, and well, before anybody could read what it put out.
-            FailureKind::OutputLimit => of_signal(SIGKILL),
+            // Regardless of its own status: the program may have ended before the limit was noticed.
+            FailureKind::OutputLimit => for_signal(SIGKILL),
             _ => SANDBOX,
         };
     }
@@ -61,8 +61,8 @@ pub(crate) fn of_result(result: &ExecutionResult) -> u8 {
     }
 }
 
-/// The status for an error of the library.
-pub(crate) fn of_error(kind: ErrorKind, operation: &str) -> u8 {
+/// Returns the exit status of an error of the library.
+pub(crate) fn for_error(kind: ErrorKind, operation: &str) -> u8 {
     match (kind, operation) {
         (ErrorKind::InvalidArgument, _) => USAGE,
         (ErrorKind::NotFound, "start_command") => NOT_FOUND,
@@ -73,12 +73,12 @@ pub(crate) fn of_error(kind: ErrorKind, operation: &str) -> u8 {
     }
 }
 
-/// The status for a signal that ended this process.
-pub(crate) fn of_signal(number: i32) -> u8 {
+/// Returns the exit status of this process when a signal ends it.
+pub(crate) fn for_signal(number: i32) -> u8 {
     low_byte(SIGNAL_BASE + number)
 }
 
-/// What an operating system keeps of an exit status.
+/// Returns the part of an exit status that the operating system keeps.
 fn low_byte(status: i32) -> u8 {
     status.to_le_bytes()[0]
 }
@@ -120,20 +120,20 @@ mod tests {
             (failed(FailureKind::ConnectionLost, None), 125),
             (ExecutionResult::default(), 125),
         ] {
-            assert_eq!(of_result(&result), status, "{result:?}");
+            assert_eq!(for_result(&result), status, "{result:?}");
         }
     }
 
     #[test]
-    fn a_command_that_did_not_start_has_the_status_of_its_reason() {
+    fn a_command_that_did_not_start_has_the_status_of_its_error() {
         for (kind, status) in [
             (ErrorKind::Timeout, 124),
             (ErrorKind::PermissionDenied, 126),
             (ErrorKind::NotFound, 127),
             (ErrorKind::Unavailable, 125),
         ] {
-            assert_eq!(of_error(kind, "start_command"), status, "{kind:?}");
+            assert_eq!(for_error(kind, "start_command"), status, "{kind:?}");
         }
-        assert_eq!(of_error(ErrorKind::Timeout, "create"), 125);
+        assert_eq!(for_error(ErrorKind::Timeout, "create"), 125);
     }
 }

@@ -1,72 +1,72 @@
-//! What `run` knows of languages, as data.
+//! The languages of `run`, as data.
 
 use std::path::Path;
 
-/// Whatever the kernel runs.
+/// Name for the language of the sandbox's kernel.
 pub(crate) const KERNEL: &str = "kernel";
 
-/// A language and how its programs are run.
+/// A language, and how to run its programs.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Language {
-    /// Its name in results.
+    /// The name in results.
     pub(crate) name: &'static str,
-    /// Other names that `--lang` takes.
+    /// Other names for `--lang`.
     aliases: &'static [&'static str],
-    /// Extensions that mean it, without the dot.
+    /// File extensions, without the dot.
     extensions: &'static [&'static str],
-    /// Name of the program file when the code has none.
+    /// Name of the program file when the code is not in a file.
     file: &'static str,
-    /// What runs it.
+    /// The engine that runs it.
     pub(crate) engine: Engine,
 }
 
-/// What runs a program.
+/// An engine that runs programs.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Engine {
-    /// The interpreter of the sandbox itself, which knows scripts.
+    /// The sandbox's interpreter, which can run scripts.
     Interpreter,
-    /// The interpreter of the sandbox itself, whatever language it has: all code is a cell.
+    /// The sandbox's interpreter in its own language: all code is a cell.
     Kernel,
-    /// Programs in the sandbox.
+    /// Tools in the sandbox.
     Tools {
-        /// Ways to run it. The first one that the sandbox has tools for is taken.
+        /// Runners; the first one whose tools the sandbox has is used.
         runners: &'static [Runner],
-        /// How to get the tools.
+        /// How to install the tools.
         install: &'static str,
-        /// What `--deps` does.
+        /// The dependencies of `--deps`.
         dependencies: Option<&'static Dependencies>,
-        /// Puts a program into the working directory, because it finds its modules from the directory that it is in.
+        /// Whether a program is put into the working directory, because modules are found relative to the program.
         beside: bool,
     },
 }
 
-/// How the dependencies of a program are fetched before it runs.
+/// How to download the dependencies of a program before it runs.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Dependencies {
-    /// What they are, for messages.
+    /// Their name, for messages.
     pub(crate) label: &'static str,
-    /// The file beside the program that lists them.
+    /// The file beside the program that lists the dependencies.
     pub(crate) manifest: &'static str,
-    /// Files beside it that are taken along when they are there.
+    /// Optional files beside the manifest.
     pub(crate) optional: &'static [&'static str],
-    /// The shell script that fetches them. `$1` is the program file.
+    /// The shell script that downloads them. `$1` is the program file.
     pub(crate) script: &'static str,
-    /// Environment of the program itself.
+    /// Environment variables of the program.
     pub(crate) env: &'static [(&'static str, &'static str)],
-    /// Hosts they come from.
+    /// Hosts of the downloads.
     pub(crate) hosts: &'static [&'static str],
 }
 
 /// One way to run a program file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Runner {
-    /// What it is, for the message that says what is missing.
+    /// The name, for messages about missing tools.
     pub(crate) label: &'static str,
-    /// Programs that must be there.
+    /// Required programs.
     pub(crate) needs: &'static [&'static str],
-    /// A shell command that must succeed besides; empty: none.
+    /// A shell command that must succeed, too; empty for none.
     pub(crate) check: &'static str,
-    /// The shell script that runs it. `$1` is the program file, in a directory of its own; the rest are its arguments.
+    /// The shell script that runs the program. `$1` is the program file, in its own directory; the others are its arguments.
     pub(crate) script: &'static str,
 }
 
@@ -74,7 +74,7 @@ const fn exec(tool: &'static [&'static str], script: &'static str) -> Runner {
     Runner { label: tool[0], needs: tool, check: "", script }
 }
 
-/// Go programs are built first because `go run` turns every exit status into 1.
+/// Go programs are built first, because `go run` turns every exit status into 1.
 const GO: &[Runner] = &[exec(
     &["go"],
     r#"directory=${1%/*} file=${1##*/}
@@ -90,7 +90,7 @@ const GO_MODULES: Dependencies = Dependencies {
     optional: &["go.sum"],
     script: r#"export HOME="${HOME:-${1%/*}}"
 cd "${1%/*}" && exec go mod download"#,
-    // The build may complete go.sum.
+    // The build may add entries to go.sum.
     env: &[("GOFLAGS", "-mod=mod")],
     hosts: &["proxy.golang.org", "sum.golang.org"],
 };
@@ -126,7 +126,7 @@ const TYPESCRIPT: &[Runner] = &[
         label: "tsc with node",
         needs: &["tsc", "node"],
         check: "",
-        // Types are not checked, as with the runners above; only code that does not parse (errors TS1nnn) is refused.
+        // Types are not checked, as with the runners above; only syntax errors (TS1nnn) are fatal.
         script: r#"directory=${1%/*} file=${1##*/}
 shift
 compiled=$(mktemp -d "${HOME:-/tmp}/.sandboxes.XXXXXX") || exit 1
@@ -146,10 +146,10 @@ exec node "$program" "$@""#,
     },
 ];
 
-/// Python as a program, where the interpreter of the sandbox is one of another language.
+/// Runner of Python programs, for a sandbox whose interpreter has another language.
 pub(crate) const PYTHON: &[Runner] = &[exec(&["python3"], r#"exec python3 "$@""#)];
 
-/// How to get it.
+/// How to install Python.
 pub(crate) const INSTALL_PYTHON: &str = "install Python (package python3)";
 
 /// Every language, in the order of the help text.
@@ -236,10 +236,10 @@ pub(crate) const LANGUAGES: &[Language] = &[
     Language { name: KERNEL, aliases: &[], extensions: &[], file: "main", engine: Engine::Kernel },
 ];
 
-/// The language of that name or alias, in any case.
+/// Finds a language by name or alias, ignoring case.
 ///
 /// # Errors
-/// Lists the known ones.
+/// For an unknown name, with the known ones.
 pub(crate) fn find(name: &str) -> Result<&'static Language, String> {
     let wanted = name.trim().to_ascii_lowercase();
     LANGUAGES
@@ -248,25 +248,25 @@ pub(crate) fn find(name: &str) -> Result<&'static Language, String> {
         .ok_or_else(|| format!("known languages are {}", names()))
 }
 
-/// The language that the extension of a file means.
-pub(crate) fn of_file(path: &Path) -> Option<&'static Language> {
+/// Finds a language by the extension of a file.
+pub(crate) fn by_file(path: &Path) -> Option<&'static Language> {
     LANGUAGES.iter().find(|language| language.has_extension(path))
 }
 
-/// The language that the first line of a script means: `#!/bin/sh`, `#!/usr/bin/env -S python3 -u` and the like.
-pub(crate) fn of_first_line(line: &str) -> Option<&'static Language> {
+/// Finds a language by the first line of a script, such as `#!/bin/sh` or `#!/usr/bin/env -S python3 -u`.
+pub(crate) fn by_first_line(line: &str) -> Option<&'static Language> {
     let mut words = line.strip_prefix("#!")?.split_whitespace();
     let program = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
     let mut name = program(words.next()?);
     if name == "env" {
         name = program(words.find(|word| !word.starts_with('-') && !word.contains('='))?);
     }
-    // Versions are none of the language: python3.12, node22.
+    // Without a version: python3.12, node22.
     let plain = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     find(&name).or_else(|_| find(plain)).ok().or_else(|| find("sh").ok().filter(|_| name == "dash"))
 }
 
-/// Every name, for messages.
+/// Returns the names of all languages, for messages.
 pub(crate) fn names() -> String {
     LANGUAGES.iter().map(|language| language.name).collect::<Vec<_>>().join(", ")
 }
@@ -278,7 +278,7 @@ impl Language {
         })
     }
 
-    /// The name that a program file gets in the sandbox: its own where the tools accept it.
+    /// Returns the name of a program file in the sandbox: its own name if the tools accept it.
     pub(crate) fn file_name(&self, path: Option<&Path>) -> String {
         path.filter(|path| self.has_extension(path))
             .and_then(|path| path.file_name()?.to_str())
@@ -313,7 +313,7 @@ mod tests {
             ("Makefile", None),
             (".py", None),
         ] {
-            assert_eq!(of_file(Path::new(file)).map(|found| found.name), language, "{file}");
+            assert_eq!(by_file(Path::new(file)).map(|found| found.name), language, "{file}");
         }
         let mut all: Vec<_> = LANGUAGES
             .iter()
@@ -336,7 +336,7 @@ mod tests {
             ("#!/usr/bin/perl", None),
             ("print(1)", None),
         ] {
-            assert_eq!(of_first_line(line).map(|found| found.name), language, "{line}");
+            assert_eq!(by_first_line(line).map(|found| found.name), language, "{line}");
         }
     }
 
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_languages_are_told_the_known_ones() {
+    fn errors_about_unknown_languages_list_the_known_ones() {
         assert_eq!(
             find("cobol").unwrap_err(),
             "known languages are python, node, typescript, go, rust, bash, sh, kernel"

@@ -1,16 +1,16 @@
-//! `sandboxes`: run code safely from a terminal.
+//! `sandboxes`: runs code safely from a terminal.
 
 mod args;
-mod borrowed;
 mod commands;
+mod error;
 mod exit;
 mod input;
 mod languages;
 mod notebook;
 mod printer;
-mod problem;
 mod readiness;
 mod settings;
+mod shared_stdin;
 mod terminal;
 mod time;
 

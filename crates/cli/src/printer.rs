@@ -1,4 +1,4 @@
-//! The only door to standard output and standard error.
+//! Prints to standard output and standard error. No other module does.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -12,25 +12,25 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::args::{GlobalArgs, wants_events, wants_json};
+use crate::error::{CliError, error_object};
 use crate::exit;
-use crate::problem::{Problem, error_object};
 use crate::readiness;
 
-/// What a pipe with room takes without blocking (`PIPE_BUF`).
+/// Number of bytes that a writable pipe takes without blocking (`PIPE_BUF`).
 const PIPE_CHUNK: usize = 4096;
 
-/// How the outcome is shown.
+/// The format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One object.
+    /// One JSON object.
     Json,
-    /// One object a line, as things happen.
+    /// One JSON object on each line, as events happen.
     JsonLines,
 }
 
-/// Writes what the program prints, and what we have to say.
+/// Prints output of the program, results and messages.
 #[derive(Debug)]
 pub(crate) struct Printer {
     format: Format,
@@ -38,7 +38,7 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
-    /// A printer as the flags want it.
+    /// Makes the printer of the flags.
     pub(crate) fn new(global: &GlobalArgs, stream_json: bool) -> Self {
         let format = match (stream_json, global.json) {
             (true, _) => Format::JsonLines,
@@ -48,27 +48,26 @@ impl Printer {
         Self { format, quiet: global.quiet }
     }
 
-    /// How the outcome is shown.
+    /// Returns the format of results.
     pub(crate) fn format(&self) -> Format {
         self.format
     }
 
-    /// Writes bytes to standard output as they are. While nobody reads them everything else goes on.
-    pub(crate) async fn stdout(&self, data: &[u8]) -> Result<(), Problem> {
+    /// Writes bytes to standard output. Does not block the thread while the reader is slow.
+    pub(crate) async fn stdout(&self, data: &[u8]) -> Result<(), CliError> {
         write_all(io::stdout().as_fd(), data).await.map_err(broken)
     }
 
-    /// Writes bytes to standard error as they are. That nobody hears us there is no reason to stop.
-    pub(crate) async fn stderr(&self, data: &[u8]) -> Result<(), Problem> {
+    /// Writes bytes to standard error. A closed standard error is ignored.
+    pub(crate) async fn stderr(&self, data: &[u8]) -> Result<(), CliError> {
         match write_all(io::stderr().as_fd(), data).await {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Problem::Output(error)),
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Output(error)),
             _ => Ok(()),
         }
     }
 
-    /// Writes a line of a record to standard output. A terminal gets escapes of what would act on it, so that a record shows
-    /// what was written; elsewhere the line goes out as it is.
-    pub(crate) async fn record(&self, mut line: String) -> Result<(), Problem> {
+    /// Writes a line of a log to standard output. Control characters are escaped on a terminal, and unchanged otherwise.
+    pub(crate) async fn record(&self, mut line: String) -> Result<(), CliError> {
         if io::stdout().is_terminal() {
             line = escaped(&line);
         }
@@ -76,8 +75,8 @@ impl Printer {
         self.stdout(line.as_bytes()).await
     }
 
-    /// Prints an object, or an array: on one line, unless people look.
-    pub(crate) async fn json(&self, value: &Value) -> Result<(), Problem> {
+    /// Prints JSON: indented on a terminal, and otherwise on one line.
+    pub(crate) async fn json(&self, value: &Value) -> Result<(), CliError> {
         let for_people = self.format == Format::Json && io::stdout().is_terminal();
         let mut text = if for_people { format!("{value:#}") } else { value.to_string() };
         text.push('\n');
@@ -89,21 +88,21 @@ impl Printer {
         &self,
         headers: &[&str],
         rows: Vec<Vec<String>>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), CliError> {
         self.stdout(table(headers, rows).as_bytes()).await
     }
 
-    /// Says what could go wrong.
+    /// Prints a warning.
     pub(crate) fn warning(&self, text: &str) {
-        self.say("warning", text);
+        self.print_message("warning", text);
     }
 
-    /// Says what is worth knowing.
+    /// Prints a note.
     pub(crate) fn note(&self, text: &str) {
-        self.say("note", text);
+        self.print_message("note", text);
     }
 
-    /// Passes on what somebody else says on the way.
+    /// Prints the progress of another program.
     #[cfg(feature = "docker")]
     pub(crate) fn progress(&self, text: &str) {
         if !self.quiet {
@@ -111,40 +110,40 @@ impl Printer {
         }
     }
 
-    /// Says what to do about a failure.
+    /// Prints a hint.
     pub(crate) fn hint(&self, text: &str) {
-        self.say("hint", &without_rust(text));
+        self.print_message("hint", &without_rust(text));
     }
 
-    fn say(&self, what: &str, text: &str) {
+    fn print_message(&self, label: &str, text: &str) {
         if !self.quiet {
-            line(what, text);
+            print_line(label, text);
         }
     }
 
-    /// Says what went wrong with a run. In JSON the result says it.
+    /// Prints the failure of a run. In JSON formats the result has the failure.
     pub(crate) fn failure(&self, text: &str, hint: Option<&str>) {
         if self.format == Format::Text {
-            line("error", text);
+            print_line("error", text);
             if let Some(hint) = hint {
                 self.hint(hint);
             }
         }
     }
 
-    /// Reports what kept us from doing our work.
-    pub(crate) async fn problem(&self, problem: &Problem) {
-        match (problem, self.format) {
-            (Problem::BrokenPipe, _) => {}
-            (_, Format::Text) => self.failure(&problem.message(), problem.hint()),
+    /// Prints an error of `sandboxes`.
+    pub(crate) async fn error(&self, error: &CliError) {
+        match (error, self.format) {
+            (CliError::BrokenPipe, _) => {}
+            (_, Format::Text) => self.failure(&error.message(), error.hint()),
             _ => {
-                let object = of_stream(problem.json(), self.format == Format::JsonLines);
+                let object = for_stream(error.json(), self.format == Format::JsonLines);
                 match self.json(&object).await {
-                    Ok(()) | Err(Problem::BrokenPipe) => {}
+                    Ok(()) | Err(CliError::BrokenPipe) => {}
                     Err(unprinted) => {
-                        line("error", &problem.message());
-                        if !matches!(problem, Problem::Output(_)) {
-                            line("error", &unprinted.message());
+                        print_line("error", &error.message());
+                        if !matches!(error, CliError::Output(_)) {
+                            print_line("error", &unprinted.message());
                         }
                     }
                 }
@@ -153,7 +152,7 @@ impl Printer {
     }
 }
 
-/// Prints what clap has to say: help, version, or what is wrong with the arguments. Returns the exit status.
+/// Prints a message of clap: help, version, or an error of the arguments. Returns the exit status.
 pub(crate) fn parse_error(error: &clap::Error, argv: &[OsString]) -> u8 {
     use clap::error::ErrorKind as Kind;
 
@@ -165,15 +164,15 @@ pub(crate) fn parse_error(error: &clap::Error, argv: &[OsString]) -> u8 {
             "version": env!("CARGO_PKG_VERSION"),
         })),
         _ if status == exit::USAGE => {
-            let (message, tip) = in_one_line(&error.render().to_string());
+            let (message, tip) = message_and_tip(&error.render().to_string());
             let kind = code_sandboxes::ErrorKind::InvalidArgument;
             let hint = tip.unwrap_or_else(|| "see `sandboxes --help`".into());
             let object = error_object(kind, &message, Some(&hint), false);
-            Some(of_stream(object, wants_events(argv)))
+            Some(for_stream(object, wants_events(argv)))
         }
         _ => None,
     };
-    // Nobody is left to be told when this fails.
+    // A failure to print cannot be reported.
     let _ = match object {
         Some(object) => writeln!(io::stdout(), "{object}"),
         None => error.print(),
@@ -181,8 +180,8 @@ pub(crate) fn parse_error(error: &clap::Error, argv: &[OsString]) -> u8 {
     status
 }
 
-/// What clap has to say about wrong arguments: its first paragraph, which names them, and its tip.
-fn in_one_line(text: &str) -> (String, Option<String>) {
+/// Returns the first paragraph of an error of clap as one line, and its tip.
+fn message_and_tip(text: &str) -> (String, Option<String>) {
     let lines: Vec<_> = text.lines().take_while(|line| !line.trim().is_empty()).collect();
     let message = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
@@ -190,27 +189,27 @@ fn in_one_line(text: &str) -> (String, Option<String>) {
     (message, tip)
 }
 
-/// An object as a stream has it: each of its lines says what it is.
-fn of_stream(mut object: Value, is_stream: bool) -> Value {
+/// Adds the type to an object of a stream.
+fn for_stream(mut object: Value, is_stream: bool) -> Value {
     if is_stream {
         object["type"] = "error".into();
     }
     object
 }
 
-/// One line of ours on standard error.
-fn line(what: &str, text: &str) {
-    // At once, as others may write there too. Nobody is left to be told when this fails.
-    let line = format!("sandboxes: {what}: {}\n", printable(text));
+/// Prints a message of `sandboxes` on standard error.
+fn print_line(label: &str, text: &str) {
+    // One write, because other processes may write there, too. A failure to print cannot be reported.
+    let line = format!("sandboxes: {label}: {}\n", printable(text));
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// A text as one line that does nothing to a terminal.
+/// Returns a text as one line without control characters.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, " ").trim().to_owned()
 }
 
-/// A text with an escape in the place of every character that acts on a terminal, or changes the order of others there.
+/// Escapes control characters, and characters that change the direction of text.
 fn escaped(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -223,7 +222,7 @@ fn escaped(text: &str) -> String {
     shown
 }
 
-/// Returns `true` for marks that turn the direction of text.
+/// Returns true for characters that change the direction of text.
 fn is_direction(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -237,22 +236,22 @@ fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
     table.lines().map(|line| format!("{}\n", line.trim())).collect()
 }
 
-fn broken(error: io::Error) -> Problem {
+fn broken(error: io::Error) -> CliError {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => Problem::BrokenPipe,
-        _ => Problem::Output(error),
+        io::ErrorKind::BrokenPipe => CliError::BrokenPipe,
+        _ => CliError::Output(error),
     }
 }
 
-/// Writes everything, waiting for readiness instead of blocking.
+/// Writes all bytes; waits for readiness instead of blocking.
 async fn write_all(to: BorrowedFd<'_>, mut data: &[u8]) -> io::Result<()> {
     let is_file = fstat(to).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
     while !data.is_empty() {
         if !is_file {
             readiness::writable(to).await?;
         }
-        let most = if is_file { data.len() } else { data.len().min(PIPE_CHUNK) };
-        match rustix::io::write(to, &data[..most]) {
+        let max = if is_file { data.len() } else { data.len().min(PIPE_CHUNK) };
+        match rustix::io::write(to, &data[..max]) {
             Ok(written) => data = &data[written..],
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(error) => return Err(error.into()),
@@ -266,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_plain_and_cells_are_harmless() {
+    fn tables_are_plain_and_cells_have_no_control_characters() {
         let rows = vec![vec!["a".into(), "1".into()], vec!["\u{1b}[31mlonger".into(), "2".into()]];
         insta::assert_snapshot!(table(&["Name", "Count"], rows), @"
         Name        Count
@@ -276,16 +275,16 @@ mod tests {
     }
 
     #[test]
-    fn what_clap_says_names_every_argument() {
-        let said = "error: the following required arguments were not provided:\n  <FROM>\n  <TO>\n\n  \
+    fn errors_of_clap_name_every_argument() {
+        let text = "error: the following required arguments were not provided:\n  <FROM>\n  <TO>\n\n  \
                     tip: a value\n\nUsage: x\n";
-        let (message, tip) = in_one_line(said);
+        let (message, tip) = message_and_tip(text);
         assert_eq!(message, "the following required arguments were not provided: <FROM> <TO>");
         assert_eq!(tip.as_deref(), Some("a value"));
     }
 
     #[test]
-    fn our_lines_are_one_line() {
+    fn messages_are_one_line() {
         assert_eq!(printable("a\nb\u{7}\n"), "a b");
     }
 }

@@ -1,7 +1,7 @@
-//! Waiting until a standard stream can be used without blocking.
+//! Waits until a standard stream can be used without blocking.
 //!
-//! Timers and Ctrl-C must work while a reader sleeps. The descriptors stay in blocking mode all the same, because others,
-//! such as the shell, share them.
+//! Timers and Ctrl-C must work while the other side of a stream is slow. The descriptors stay in blocking mode, because other
+//! processes, such as the shell, share them.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -22,13 +22,13 @@ pub(crate) async fn writable(stream: BorrowedFd<'_>) -> io::Result<()> {
 
 async fn wait(stream: BorrowedFd<'_>, flags: PollFlags, interest: Interest) -> io::Result<()> {
     loop {
-        let mut asked = [PollFd::from_borrowed_fd(stream, flags)];
-        if poll(&mut asked, Some(&Timespec::default()))? > 0 {
+        let mut fds = [PollFd::from_borrowed_fd(stream, flags)];
+        if poll(&mut fds, Some(&Timespec::default()))? > 0 {
             return Ok(());
         }
         match watch(stream, interest) {
             Ok(watched) => drop(watched.ready(interest).await?),
-            // A regular file: it cannot be waited for, and need not be.
+            // A regular file cannot be watched, and never blocks.
             Err(_) => return Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use code_sandboxes::{
 };
 
 use crate::args::{KernelArgs, ProviderArgs, SandboxArgs};
-use crate::problem::Problem;
+use crate::error::CliError;
 
 /// Asks for the first variant that there are credentials for.
 const AUTO: &str = "auto";
@@ -19,7 +19,7 @@ const AUTO: &str = "auto";
 const TOKEN_VARIABLE: &str = "JUPYTER_TOKEN";
 
 /// The variant that is asked for, or the default one.
-pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
+pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, CliError> {
     match args.provider.as_deref() {
         Some(name) if name.trim().eq_ignore_ascii_case(AUTO) => Ok(by_credentials()),
         Some(name) => Ok(name.parse()?),
@@ -28,7 +28,7 @@ pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
 }
 
 /// The variant for a new sandbox. Who names a kernel and no variant means the one that has kernels.
-fn variant_of(args: &SandboxArgs) -> Result<Variant, Problem> {
+fn variant_of(args: &SandboxArgs) -> Result<Variant, CliError> {
     match args.provider.provider {
         None if args.kernel.is_given() => Ok(Variant::LOCAL_JUPYTER),
         _ => variant(&args.provider),
@@ -59,7 +59,7 @@ fn first_with_credentials(known: &[VariantStatus], is_there: impl Fn(&str) -> bo
 pub(crate) fn builder(
     args: &SandboxArgs,
     purpose: Option<SingleUse>,
-) -> Result<SandboxBuilder<Registry>, Problem> {
+) -> Result<SandboxBuilder<Registry>, CliError> {
     let mut builder = Sandbox::builder()
         .variant(variant_of(args)?)
         .timeout(seconds("timeout", args.timeout)?)
@@ -83,7 +83,7 @@ pub(crate) fn builder(
         if variant_of(args)? != Variant::LOCAL_DOCKER {
             let message =
                 "--writable-root is for containers: elsewhere there is no root of an image";
-            return Err(Problem::usage(message, "add `-p local-docker`, or leave it out"));
+            return Err(CliError::usage(message, "add `-p local-docker`, or leave it out"));
         }
         builder = builder.provider_option("writable_root", true);
     }
@@ -95,7 +95,7 @@ fn kernel(
     mut builder: SandboxBuilder<Registry>,
     variant: Variant,
     args: &KernelArgs,
-) -> Result<SandboxBuilder<Registry>, Problem> {
+) -> Result<SandboxBuilder<Registry>, CliError> {
     if let Some(name) = &args.kernel {
         builder = match variant {
             // There a kernel is one of the things that can run code.
@@ -129,7 +129,7 @@ fn kernel(
         let path = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         let Some(path) = path.to_str() else {
             let message = format!("--connection-file {} is not UTF-8", file.display());
-            return Err(Problem::usage(message, "give it another name"));
+            return Err(CliError::usage(message, "give it another name"));
         };
         builder = builder.provider_option("connection_file", path);
     }
@@ -137,7 +137,7 @@ fn kernel(
 }
 
 /// How long a sandbox stays that outlives this command.
-pub(crate) fn stay(args: &SandboxArgs) -> Result<Duration, Problem> {
+pub(crate) fn stay(args: &SandboxArgs) -> Result<Duration, CliError> {
     match args.lifetime {
         Some(lifetime) => Ok(seconds("lifetime", lifetime)?),
         None => Ok(DEFAULT_DETACHED),
@@ -145,7 +145,7 @@ pub(crate) fn stay(args: &SandboxArgs) -> Result<Duration, Problem> {
 }
 
 /// Labels as they are given.
-pub(crate) fn labels(items: &[String]) -> Result<Tags, Problem> {
+pub(crate) fn labels(items: &[String]) -> Result<Tags, CliError> {
     let pairs = items.iter().map(|item| label(item));
     pairs.map(|pair| pair.map(|(key, value)| (key.to_owned(), value.to_owned()))).collect()
 }
@@ -169,7 +169,7 @@ fn places(mut builder: SandboxBuilder<Registry>, args: &SandboxArgs) -> SandboxB
 fn resources(
     mut builder: SandboxBuilder<Registry>,
     args: &SandboxArgs,
-) -> Result<SandboxBuilder<Registry>, Problem> {
+) -> Result<SandboxBuilder<Registry>, CliError> {
     if let Some(memory) = args.memory {
         builder = builder.memory(memory);
     }
@@ -203,7 +203,7 @@ fn resources(
     Ok(builder)
 }
 
-fn network(args: &SandboxArgs) -> Result<NetworkPolicy, Problem> {
+fn network(args: &SandboxArgs) -> Result<NetworkPolicy, CliError> {
     let parse =
         |hosts: &[String]| hosts.iter().map(|host| host.parse()).collect::<Result<Vec<_>, _>>();
     Ok(NetworkPolicy {
@@ -221,8 +221,8 @@ pub(crate) fn network_mode(args: &SandboxArgs) -> NetworkMode {
 }
 
 /// `NAME=VALUE`, or `NAME` for the value that this process has.
-pub(crate) fn environment_variable(item: &str) -> Result<(String, String), Problem> {
-    let wrong = |why: String| Problem::usage(format!("--env {why}"), "use -e NAME=VALUE");
+pub(crate) fn environment_variable(item: &str) -> Result<(String, String), CliError> {
+    let wrong = |why: String| CliError::usage(format!("--env {why}"), "use -e NAME=VALUE");
     if let Some((name, value)) = item.split_once('=') {
         return match name {
             "" => Err(wrong("has a value without a name".into())),
@@ -267,10 +267,10 @@ fn no_name(text: &str) -> String {
     format!("{text:?} is not a name: letters, digits and `_`, and no digit first")
 }
 
-fn label(item: &str) -> Result<(&str, &str), Problem> {
+fn label(item: &str) -> Result<(&str, &str), CliError> {
     match item.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key, value)),
-        _ => Err(Problem::usage(format!("--label `{item}` is not KEY=VALUE"), "use -l KEY=VALUE")),
+        _ => Err(CliError::usage(format!("--label `{item}` is not KEY=VALUE"), "use -l KEY=VALUE")),
     }
 }
 
@@ -286,14 +286,14 @@ pub(crate) fn mounted_place(file: &Path, mounts: &[String]) -> Option<String> {
 }
 
 /// `SRC:DST`, with `:rw` for what code may change and `:ro` for what it may not.
-fn mount(item: &str) -> Result<Mount, Problem> {
+fn mount(item: &str) -> Result<Mount, CliError> {
     let (places, writable) = match item.rsplit_once(':') {
         Some((places, "rw")) => (places, true),
         Some((places, "ro")) => (places, false),
         _ => (item, false),
     };
     let Some((source, target)) = places.rsplit_once(':') else {
-        return Err(Problem::usage(
+        return Err(CliError::usage(
             format!("--mount `{item}` is not SRC:DST"),
             "use --mount /path/here:/path/in/the/sandbox, with :rw behind it to let code change it",
         ));

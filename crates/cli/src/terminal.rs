@@ -1,4 +1,4 @@
-//! The terminal of this process: its modes, its size, its signals. However this process ends, it is left as it was found.
+//! The terminal of this process: modes, size and signals. Its modes are restored however this process ends.
 
 use std::fs;
 use std::future;
@@ -11,64 +11,64 @@ use rustix::process::{Pid, Signal as Number, getpid, kill_process};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::problem::Problem;
+use crate::error::CliError;
 
-/// The modes that were found, once something is about to change them.
-static FOUND: Mutex<Option<Termios>> = Mutex::new(None);
+/// The original modes, after the first call of [`remember`].
+static ORIGINAL_MODES: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Whether a person sits at both ends: keys come from a terminal, and what is printed is seen on one.
+/// Returns true when standard input and standard output are terminals.
 pub(crate) fn is_there() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Its size now.
+/// Returns the current size.
 pub(crate) fn size() -> PtySize {
     match tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
             PtySize { columns: size.ws_col, rows: size.ws_row }
         }
-        // Some terminals do not know it.
+        // Some terminals report no size.
         _ => PtySize::default(),
     }
 }
 
-/// From now on the modes that are found here come back with [`restore`], and when this process panics.
-pub(crate) fn remember() -> Result<(), Problem> {
+/// Remembers the modes, for [`restore`]. A panic restores them, too.
+pub(crate) fn remember() -> Result<(), CliError> {
     let modes = tcgetattr(io::stdin()).map_err(|error| broken(error.into()))?;
-    FOUND.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(modes);
+    ORIGINAL_MODES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(modes);
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let usual = panic::take_hook();
+        let default_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             restore();
-            usual(info);
+            default_hook(info);
         }));
     });
     Ok(())
 }
 
-/// Gives the terminal the modes back that were found.
+/// Restores the original modes.
 pub(crate) fn restore() {
-    // Whoever panics may be the one who holds it.
-    if let Ok(found) = FOUND.try_lock()
+    // A panicking thread may hold the lock.
+    if let Ok(found) = ORIGINAL_MODES.try_lock()
         && let Some(modes) = &*found
     {
-        // A terminal that went away needs none.
+        // A closed terminal is ignored.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, modes);
     }
 }
 
-fn broken(error: io::Error) -> Problem {
-    Problem::host("changing the terminal", error)
+fn broken(error: io::Error) -> CliError {
+    CliError::host("changing the terminal", error)
 }
 
-/// While it is there, keys come as bytes, each at once, and none of them is a signal.
+/// Raw mode of the terminal: keys arrive as bytes, unbuffered, and cause no signals. Dropping it restores the modes.
 #[derive(Debug)]
 pub(crate) struct RawMode(());
 
 impl RawMode {
-    /// Begins it.
-    pub(crate) fn enter() -> Result<Self, Problem> {
+    /// Enters raw mode.
+    pub(crate) fn enter() -> Result<Self, CliError> {
         remember()?;
         set_raw().map_err(broken)?;
         Ok(Self(()))
@@ -87,37 +87,37 @@ fn set_raw() -> io::Result<()> {
     Ok(tcsetattr(io::stdin(), OptionalActions::Now, &modes)?)
 }
 
-/// Changes of the size, one at a time.
+/// Receives changes of the window size.
 #[derive(Debug)]
-pub(crate) struct Resizes(Signal);
+pub(crate) struct WindowResizes(Signal);
 
-impl Resizes {
-    pub(crate) fn listen() -> Result<Self, Problem> {
+impl WindowResizes {
+    pub(crate) fn listen() -> Result<Self, CliError> {
         signal(SignalKind::window_change())
             .map(Self)
-            .map_err(|error| Problem::host("listening for changes of the window", error))
+            .map_err(|error| CliError::host("listening for changes of the window", error))
     }
 
-    /// Waits for the next one.
+    /// Waits for a change, and returns the size.
     pub(crate) async fn next(&mut self) -> PtySize {
         let _ = self.0.recv().await;
         size()
     }
 }
 
-/// Signals that end this process, so that it can put things in order before.
+/// Receives signals that end this process, which can then clean up.
 #[derive(Debug)]
-pub(crate) struct Endings {
+pub(crate) struct TerminationSignals {
     terminate: Signal,
     hang_up: Option<Signal>,
     quit: Signal,
 }
 
-impl Endings {
-    pub(crate) fn listen() -> Result<Self, Problem> {
+impl TerminationSignals {
+    pub(crate) fn listen() -> Result<Self, CliError> {
         let listen = |kind| {
             signal(kind)
-                .map_err(|error| Problem::host("listening for the end of this program", error))
+                .map_err(|error| CliError::host("listening for the end of this program", error))
         };
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
@@ -126,16 +126,16 @@ impl Endings {
         })
     }
 
-    /// The same, but whoever started this process with `nohup` wants it to go on.
-    pub(crate) fn listen_in_the_background() -> Result<Self, Problem> {
+    /// As [`TerminationSignals::listen`], but without a hangup signal that this process was started to ignore, as by `nohup`.
+    pub(crate) fn listen_unless_ignored() -> Result<Self, CliError> {
         let is_ignored = is_ignored(Number::HUP);
-        let mut endings = Self::listen()?;
-        endings.hang_up.take_if(|_| is_ignored);
-        Ok(endings)
+        let mut termination = Self::listen()?;
+        termination.hang_up.take_if(|_| is_ignored);
+        Ok(termination)
     }
 
-    /// Waits for one, and says which.
-    pub(crate) async fn next(&mut self) -> Problem {
+    /// Waits for a signal, and returns it as an error.
+    pub(crate) async fn next(&mut self) -> CliError {
         let hang_up = async {
             match &mut self.hang_up {
                 Some(signal) => signal.recv().await,
@@ -147,11 +147,11 @@ impl Endings {
             _ = hang_up => SignalKind::hangup(),
             _ = self.quit.recv() => SignalKind::quit(),
         };
-        Problem::Signal(kind.as_raw_value())
+        CliError::Signal(kind.as_raw_value())
     }
 }
 
-/// Whether this process was started so that it does not hear that signal.
+/// Returns true when this process ignores the signal.
 fn is_ignored(signal: Number) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -159,25 +159,25 @@ fn is_ignored(signal: Number) -> bool {
     ignored.unwrap_or_default() & (1 << (signal.as_raw() - 1)) != 0
 }
 
-/// Stops of this process from outside, while the terminal is raw: it gets its modes back for as long.
+/// Receives stop signals (SIGTSTP) while the terminal is in raw mode, and restores its modes while this process is stopped.
 #[derive(Debug)]
-pub(crate) struct Stops(Signal);
+pub(crate) struct StopSignals(Signal);
 
-impl Stops {
-    pub(crate) fn listen() -> Result<Self, Problem> {
+impl StopSignals {
+    pub(crate) fn listen() -> Result<Self, CliError> {
         signal(SignalKind::from_raw(Number::TSTP.as_raw()))
             .map(Self)
-            .map_err(|error| Problem::host("listening for stops", error))
+            .map_err(|error| CliError::host("listening for stops", error))
     }
 
-    /// Waits for one, stops, and returns when this process goes on.
+    /// Waits for a stop signal, stops this process, and returns when it continues.
     pub(crate) async fn next(&mut self) {
         let _ = self.0.recv().await;
         restore();
         let own: Pid = getpid();
-        // It cannot fail, and returns after the stop.
+        // This returns after the stop.
         let _ = kill_process(own, Number::STOP);
-        // A terminal that went away ends us soon anyway.
+        // A closed terminal ends this process soon.
         let _ = set_raw();
     }
 }

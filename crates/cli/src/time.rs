@@ -1,12 +1,12 @@
-//! Times on the command line: seconds, or numbers with units.
+//! Durations on the command line: seconds, or numbers with units.
 
 const UNITS: [(&str, f64); 5] =
     [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
 
-/// Seconds from `90`, `1.5`, `90s`, `5m`, `1h30m` and the like. The core checks their size.
+/// Parses a duration such as `90`, `1.5`, `90s`, `5m` or `1h30m` as seconds. The core checks the value.
 ///
 /// # Errors
-/// Says how times are written.
+/// For another form, with examples.
 pub(crate) fn parse(text: &str) -> Result<f64, String> {
     let text = text.trim();
     text.parse().ok().or_else(|| with_units(text)).ok_or_else(|| {
@@ -14,10 +14,10 @@ pub(crate) fn parse(text: &str) -> Result<f64, String> {
     })
 }
 
-/// The same for the limit of a run, whose short flag means something else to other programs.
+/// As [`parse`], for the time limit of a run, whose short flag is that of a terminal in other programs.
 ///
 /// # Errors
-/// Says how times are written, and the flag for a terminal.
+/// For another form, with examples and the flag for a terminal.
 pub(crate) fn parse_limit(text: &str) -> Result<f64, String> {
     parse(text)
         .map_err(|problem| format!("{problem}; -t is the time limit, and --tty the terminal"))

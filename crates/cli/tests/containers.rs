@@ -20,7 +20,7 @@ use support::{Outcome, run, sandboxes};
 use tempfile::TempDir;
 
 /// Long enough for an engine on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The image of all of them.
 const IMAGE: &str = "code-sandboxes:latest";
@@ -38,7 +38,7 @@ fn docker(arguments: &[&str]) -> String {
 fn eventually(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        assert!(began.elapsed() < TIMEOUT, "never: {what}");
         thread::sleep(Duration::from_millis(50));
     }
 }

@@ -28,7 +28,7 @@ pub mod blocking;
 #[cfg(feature = "detached")]
 pub mod detached;
 mod manager;
-mod once;
+mod oneshot;
 #[cfg(feature = "pool")]
 pub mod pool;
 mod registry;
@@ -48,7 +48,7 @@ pub use backend_jupyter as jupyter;
 // end of generated: backends
 
 pub use manager::{Fallback, Listing, Manager};
-pub use once::{run, run_many};
+pub use oneshot::{run, run_many};
 pub use registry::{Registry, VariantStatus};
 pub use sandbox::{Sandbox, lacks_credentials, list_environments};
 

@@ -1,4 +1,4 @@
-//! A pool of sandboxes that are made ahead, so that taking one does not wait.
+//! A pool of sandboxes that are ready before they are needed.
 //!
 //! ```
 //! use code_sandboxes::Sandbox;
@@ -30,43 +30,43 @@ use tokio::time::{sleep, timeout};
 
 use crate::{Registry, Sandbox};
 
-/// Maximum age of an unused sandbox.
+/// Maximum age of an unused sandbox of a pool.
 pub const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// One that is younger has lost nothing of its time.
-const FRESH: Duration = Duration::from_millis(100);
+/// Age below which a sandbox needs no new lifetime when it is acquired.
+const FRESH_AGE: Duration = Duration::from_millis(100);
 
-/// The code of the taker runs first, and the next sandbox is made after that: both at once would take longer on few
-/// processors.
-const SETTLE: Duration = Duration::from_millis(5);
+/// Delay between an acquisition and the creation of a replacement, so that the caller's first run does not compete with the
+/// creation for processors.
+const REFILL_DELAY: Duration = Duration::from_millis(5);
 
-/// How many are made at one time.
-const AT_ONCE: usize = 4;
+/// Maximum number of sandboxes that are created at one time.
+const MAX_STARTING: usize = 4;
 
-/// How soon another one is tried after one could not be made, at first and at last.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// First and longest delay before another attempt after a failed creation.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-type Recipe = dyn Fn() -> SandboxBuilder<Registry> + Send + Sync;
+type SandboxFactory = dyn Fn() -> SandboxBuilder<Registry> + Send + Sync;
 
-/// Sandboxes that are alike and ready. Cheap to clone; all clones are the same pool.
+/// A pool of ready sandboxes with the same configuration. Cheap to clone; all clones are the same pool.
 ///
-/// A sandbox of the pool has one owner, once: what is released is ended, and a new one is made in its place. So nothing of
-/// one owner is there for the next.
+/// A sandbox of the pool has exactly one owner: a released sandbox is ended, and the pool creates a new one in its place. So
+/// nothing of one owner is left for the next.
 ///
-/// Lifetimes and idle timeouts begin again when a sandbox is taken, where its variant can set them.
+/// Lifetime and idle timeout restart when a sandbox is acquired, where its variant can set them.
 ///
-/// The pool belongs to the runtime it was started on. When its last handle is dropped, the unused sandboxes end. So they
-/// are never detached: nothing of a pool outlives its process.
+/// The pool belongs to the runtime it was started on. When its last handle is dropped, its unused sandboxes end. They are
+/// never detached: nothing of a pool outlives its process.
 #[derive(Clone)]
 pub struct SandboxPool {
-    keeper: Arc<Keeper>,
+    replenisher: Arc<Replenisher>,
 }
 
-/// How many sandboxes of a pool there are.
+/// Counts of the sandboxes of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PoolStatus {
-    /// Number of sandboxes that the pool keeps ready.
+    /// Sandboxes that the pool keeps ready.
     pub size: usize,
     /// Ready and in use.
     pub total: usize,
@@ -74,50 +74,50 @@ pub struct PoolStatus {
     pub available: usize,
     /// With an owner.
     pub in_use: usize,
-    /// Being made.
+    /// Being created.
     pub starting: usize,
-    /// Why the last one could not be made; `None` since one could.
+    /// Why the last creation failed; `None` after a creation that succeeded.
     pub last_error: Option<String>,
 }
 
-/// Ends the task that refills with the last handle.
-struct Keeper {
+/// Owns the refill task, and ends it with the last handle of the pool.
+struct Replenisher {
     shared: Arc<Shared>,
     refill: JoinHandle<()>,
 }
 
 struct Shared {
-    recipe: Box<Recipe>,
+    factory: Box<SandboxFactory>,
     size: usize,
-    /// The runtime on which sandboxes are made and ended.
+    /// The runtime on which sandboxes are created and ended.
     runtime: Handle,
     state: Mutex<State>,
-    /// Signals that a sandbox was taken or returned.
+    /// Signals that a sandbox was acquired or released.
     changed: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    ready: VecDeque<Member>,
+    ready: VecDeque<PoolEntry>,
     in_use: usize,
     starting: usize,
     last_error: Option<Error>,
     closed: bool,
 }
 
-struct Member {
+struct PoolEntry {
     sandbox: Sandbox,
     made: Instant,
 }
 
-impl Member {
+impl PoolEntry {
     fn is_fit(&self) -> bool {
         self.made.elapsed() < MAX_AGE && self.sandbox.status() == SandboxStatus::Running
     }
 
-    /// Lifetime and idle timeout begin with the owner, where that can be had.
-    fn begin(&self) {
-        if self.made.elapsed() < FRESH || !self.sandbox.capabilities().set_lifetime {
+    /// Restarts lifetime and idle timeout, where the variant can set them.
+    fn restart_lifetime(&self) {
+        if self.made.elapsed() < FRESH_AGE || !self.sandbox.capabilities().set_lifetime {
             return;
         }
         let info = self.sandbox.info();
@@ -127,7 +127,7 @@ impl Member {
         };
         let sandbox = self.sandbox.clone();
         let mut renewing = Box::pin(async move { sandbox.set_lifetime(whole).await });
-        // Where a request to a service is needed, it runs beside the first use.
+        // A request to another process runs in the background, concurrently with the first use.
         if (&mut renewing).now_or_never().is_none()
             && let Ok(runtime) = Handle::try_current()
         {
@@ -137,35 +137,35 @@ impl Member {
 }
 
 impl SandboxPool {
-    /// Starts a pool of `size` sandboxes made by `recipe`, and waits until all are ready.
+    /// Starts a pool of `size` sandboxes from the builders that `factory` returns, and waits until all are ready.
     ///
     /// # Errors
-    /// `InvalidArgument` for a size of zero, and for a recipe of detached sandboxes; whatever keeps the first ones from
-    /// being made. Later ones are tried again, and [`SandboxPool::status`] says why.
+    /// `InvalidArgument` for a size of zero, and for a factory of detached sandboxes; the errors of creating the first
+    /// sandboxes. Later creations are retried, and [`SandboxPool::status`] has their last error.
     ///
     /// # Cancellation
     /// Dropping the future leaves nothing behind.
     pub async fn start(
         size: usize,
-        recipe: impl Fn() -> SandboxBuilder<Registry> + Send + Sync + 'static,
+        factory: impl Fn() -> SandboxBuilder<Registry> + Send + Sync + 'static,
     ) -> Result<Self> {
         if size == 0 {
             let message = "a pool has at least one sandbox";
             return Err(Error::new(ErrorKind::InvalidArgument, "start_pool", message)
                 .with_context("field", "size"));
         }
-        let first = attached(recipe())?.create().await?;
-        let first = Member { sandbox: first, made: Instant::now() };
+        let first = attached(factory())?.create().await?;
+        let first = PoolEntry { sandbox: first, made: Instant::now() };
         let state = State { ready: [first].into(), ..State::default() };
         let shared = Arc::new(Shared {
-            recipe: Box::new(recipe),
+            factory: Box::new(factory),
             size,
             runtime: Handle::current(),
             state: Mutex::new(state),
             changed: Notify::new(),
         });
         let refill = tokio::spawn(Arc::clone(&shared).refill());
-        let pool = Self { keeper: Arc::new(Keeper { shared, refill }) };
+        let pool = Self { replenisher: Arc::new(Replenisher { shared, refill }) };
         pool.filled().await?;
         Ok(pool)
     }
@@ -186,10 +186,10 @@ impl SandboxPool {
     }
 
     fn shared(&self) -> &Arc<Shared> {
-        &self.keeper.shared
+        &self.replenisher.shared
     }
 
-    /// A sandbox that is ready; when there is none, one that is made now.
+    /// Takes a ready sandbox, or creates one when none is ready.
     ///
     /// # Errors
     /// `Terminated` when the pool is closed; otherwise those of [`SandboxBuilder::create`].
@@ -200,12 +200,12 @@ impl SandboxPool {
         if let Some(ready) = self.try_acquire()? {
             return Ok(ready);
         }
-        let sandbox = attached((self.shared().recipe)())?.create().await?;
+        let sandbox = attached((self.shared().factory)())?.create().await?;
         self.shared().state().in_use += 1;
         Ok(PooledSandbox { sandbox, pool: Arc::clone(self.shared()) })
     }
 
-    /// A sandbox that is ready, or `None` when there is none. Never waits.
+    /// Takes a ready sandbox, or returns `None` when there is none. Never waits.
     ///
     /// # Errors
     /// `Terminated` when the pool is closed.
@@ -219,7 +219,7 @@ impl SandboxPool {
             }
             let taken = loop {
                 match state.ready.pop_front() {
-                    Some(member) if !member.is_fit() => unfit.push(member),
+                    Some(entry) if !entry.is_fit() => unfit.push(entry),
                     other => break other,
                 }
             };
@@ -227,25 +227,25 @@ impl SandboxPool {
             taken
         };
         shared.changed.notify_one();
-        if let Some(member) = &taken {
-            member.begin();
+        if let Some(entry) = &taken {
+            entry.restart_lifetime();
         }
-        Ok(taken.map(|member| PooledSandbox { sandbox: member.sandbox, pool: Arc::clone(shared) }))
+        Ok(taken.map(|entry| PooledSandbox { sandbox: entry.sandbox, pool: Arc::clone(shared) }))
     }
 
-    /// Ends a sandbox of this pool, and waits until it has ended. Another one takes its place. Dropping it does the same
-    /// without waiting.
+    /// Ends a sandbox of this pool, waits until it has ended, and lets the pool create another one. Dropping the sandbox does
+    /// the same without waiting.
     ///
     /// # Errors
-    /// Whatever keeps the backend from ending it.
+    /// Those of [`Sandbox::terminate`].
     pub async fn release(&self, sandbox: PooledSandbox) -> Result<()> {
         sandbox.sandbox.terminate().await
     }
 
-    /// How many there are.
+    /// Returns the current counts.
     pub fn status(&self) -> PoolStatus {
         let state = self.shared().state();
-        let available = state.ready.iter().filter(|member| member.is_fit()).count();
+        let available = state.ready.iter().filter(|entry| entry.is_fit()).count();
         if available < state.ready.len() {
             self.shared().changed.notify_one();
         }
@@ -259,20 +259,20 @@ impl SandboxPool {
         }
     }
 
-    /// Ends the unused sandboxes, and makes no more. Those in use stay with their owners. Idempotent.
+    /// Ends the unused sandboxes and stops creating more. Sandboxes in use stay with their owners. Idempotent.
     ///
     /// # Errors
-    /// The first of those that keep the backend from ending them; all are tried.
+    /// The first error of ending a sandbox; the others are ended all the same.
     pub async fn close(&self) -> Result<()> {
         let ready = {
             let mut state = self.shared().state();
             state.closed = true;
             std::mem::take(&mut state.ready)
         };
-        self.keeper.refill.abort();
+        self.replenisher.refill.abort();
         let mut outcome = Ok(());
-        for member in ready {
-            outcome = outcome.and(member.sandbox.terminate().await);
+        for entry in ready {
+            outcome = outcome.and(entry.sandbox.terminate().await);
         }
         outcome
     }
@@ -284,7 +284,7 @@ impl fmt::Debug for SandboxPool {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Replenisher {
     fn drop(&mut self) {
         self.refill.abort();
         let mut state = self.shared.state();
@@ -300,44 +300,44 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps as many ready as there shall be.
+    /// Keeps `size` sandboxes ready.
     async fn refill(self: Arc<Self>) {
         let mut making = JoinSet::new();
-        let mut pause = RETRY.0;
+        let mut pause = RETRY_DELAYS.0;
         loop {
             self.retire();
             while self.wants_more(making.len()) {
-                // The recipe is called there, so that one that panics costs its sandbox and not this task.
+                // The factory runs in a task of its own, so that its panic does not end this one.
                 let shared = Arc::clone(&self);
-                making.spawn(async move { attached((shared.recipe)())?.create().await });
+                making.spawn(async move { attached((shared.factory)())?.create().await });
                 self.state().starting = making.len();
             }
             if making.is_empty() {
                 // Unused sandboxes become too old.
                 let _ = timeout(MAX_AGE / 10, self.changed.notified()).await;
-                sleep(SETTLE).await;
+                sleep(REFILL_DELAY).await;
                 continue;
             }
             let made = tokio::select! {
                 made = making.join_next() => made,
                 () = self.changed.notified() => continue,
             };
-            if self.keep(made, making.len()) {
-                pause = RETRY.0;
+            if self.record(made, making.len()) {
+                pause = RETRY_DELAYS.0;
             } else {
                 sleep(pause).await;
-                pause = (pause * 2).min(RETRY.1);
+                pause = (pause * 2).min(RETRY_DELAYS.1);
             }
         }
     }
 
     fn wants_more(&self, starting: usize) -> bool {
         let state = self.state();
-        !state.closed && starting < AT_ONCE && state.ready.len() + starting < self.size
+        !state.closed && starting < MAX_STARTING && state.ready.len() + starting < self.size
     }
 
-    /// Takes in one that was made. Says whether it could be.
-    fn keep(
+    /// Records the result of a creation. Returns false when the creation failed.
+    fn record(
         &self,
         made: Option<Result<Result<Sandbox>, tokio::task::JoinError>>,
         starting: usize,
@@ -345,7 +345,7 @@ impl Shared {
         let mut state = self.state();
         state.starting = starting;
         let problem = match made {
-            // The sandbox ends by being dropped, after the lock: after the end of the pool it has no owner.
+            // The pool has been closed: the sandbox ends when it is dropped, which happens after the lock is released.
             Some(Ok(Ok(sandbox))) if state.closed => {
                 drop(state);
                 drop(sandbox);
@@ -353,13 +353,13 @@ impl Shared {
             }
             Some(Ok(Ok(sandbox))) => {
                 state.last_error = None;
-                state.ready.push_back(Member { sandbox, made: Instant::now() });
+                state.ready.push_back(PoolEntry { sandbox, made: Instant::now() });
                 return true;
             }
             None => return true,
             Some(Ok(Err(error))) => error,
             Some(Err(broken)) => {
-                let message = format!("a sandbox could not be made: {broken}");
+                let message = format!("a sandbox could not be created: {broken}");
                 Error::new(ErrorKind::Unexpected, "refill_pool", message)
             }
         };
@@ -367,20 +367,20 @@ impl Shared {
         false
     }
 
-    /// Ends those that are too old or have died.
+    /// Ends ready sandboxes that are too old or have ended.
     fn retire(&self) {
         let mut state = self.state();
-        let (fit, unfit): (Vec<_>, Vec<_>) = state.ready.drain(..).partition(Member::is_fit);
+        let (fit, unfit): (Vec<_>, Vec<_>) = state.ready.drain(..).partition(PoolEntry::is_fit);
         state.ready = fit.into();
         drop(state);
         drop(unfit);
     }
 }
 
-/// A sandbox of a pool, for one owner. Every verb is that of [`Sandbox`], which it dereferences to.
+/// A sandbox of a pool, with one owner. Dereferences to [`Sandbox`], which has every verb.
 ///
-/// Dropping it ends the sandbox, also while clones of the handle are there, and wherever it is dropped, as long as the
-/// runtime of the pool is there.
+/// Dropping it ends the sandbox, even while clones of the handle exist, on any thread, as long as the runtime of the pool
+/// lives.
 #[derive(Debug)]
 pub struct PooledSandbox {
     sandbox: Sandbox,
@@ -412,7 +412,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// A detached one would live on when the pool lets go of it.
+/// Refuses detached sandboxes, which would outlive the pool.
 fn attached(builder: SandboxBuilder<Registry>) -> Result<SandboxBuilder<Registry>> {
     if !builder.is_detached() {
         return Ok(builder);
@@ -420,7 +420,7 @@ fn attached(builder: SandboxBuilder<Registry>) -> Result<SandboxBuilder<Registry
     let message = "sandboxes of a pool end with it and cannot be detached";
     Err(Error::new(ErrorKind::InvalidArgument, "start_pool", message)
         .with_context("field", "detached")
-        .with_hint("leave `.detached(..)` out of the recipe"))
+        .with_hint("leave `.detached(..)` out of the builder"))
 }
 
 fn closed() -> Error {

@@ -104,7 +104,7 @@ impl Registry {
     /// # Errors
     /// As [`Registry::backend`].
     #[cfg(feature = "detached")]
-    pub fn backend_of_process(self, variant: Variant) -> Result<Arc<dyn Backend>> {
+    pub fn in_process_backend(self, variant: Variant) -> Result<Arc<dyn Backend>> {
         let make = entry(variant).and_then(|entry| entry.make);
         let built = make.map(|make| make());
         built.or_else(|| own(variant)).ok_or_else(|| missing(variant, &BACKENDS))

@@ -96,12 +96,12 @@ async fn dropping_releases_outside_of_the_runtime_too() {
 async fn one_that_has_ended_is_not_available() {
     let short = Arc::new(AtomicBool::new(true));
     let is_short = Arc::clone(&short);
-    let recipe = move || {
+    let factory = move || {
         let builder = Sandbox::builder();
         let short = is_short.swap(false, Ordering::SeqCst);
         if short { builder.lifetime(Duration::from_millis(300)) } else { builder }
     };
-    let pool = SandboxPool::start(1, recipe).await.unwrap();
+    let pool = SandboxPool::start(1, factory).await.unwrap();
     tokio::time::sleep(Duration::from_millis(900)).await;
     let status = pool.status();
     assert_eq!((status.available, status.total), (0, 0));
@@ -110,23 +110,23 @@ async fn one_that_has_ended_is_not_available() {
 }
 
 #[tokio::test]
-async fn a_recipe_that_panics_is_told() {
+async fn a_panic_of_the_factory_is_an_error() {
     let calls = AtomicUsize::new(0);
-    let recipe = move || {
+    let factory = move || {
         assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0, "only the first call works");
         Sandbox::builder()
     };
-    let started = tokio::time::timeout(WAIT_TIMEOUT, SandboxPool::start(2, recipe)).await;
+    let started = tokio::time::timeout(WAIT_TIMEOUT, SandboxPool::start(2, factory)).await;
     let error = started.expect("it waits for ever").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected);
     assert!(error.to_string().contains("only the first call works"), "{error}");
     // One that panics for a while does no lasting harm.
     let calls = AtomicUsize::new(0);
-    let recipe = move || {
+    let factory = move || {
         assert_ne!(calls.fetch_add(1, Ordering::SeqCst), 1, "the second call does not work");
         Sandbox::builder()
     };
-    let pool = SandboxPool::start(1, recipe).await.unwrap();
+    let pool = SandboxPool::start(1, factory).await.unwrap();
     let _taken = pool.acquire().await.unwrap();
     until(&pool, |status| status.last_error.is_some()).await;
     until(&pool, |status| status.available == 1 && status.last_error.is_none()).await;
@@ -134,16 +134,16 @@ async fn a_recipe_that_panics_is_told() {
 
 #[tokio::test]
 async fn detached_sandboxes_are_refused() {
-    let recipe = || Sandbox::builder().detached(Duration::from_secs(60));
-    let error = SandboxPool::start(1, recipe).await.unwrap_err();
+    let factory = || Sandbox::builder().detached(Duration::from_secs(60));
+    let error = SandboxPool::start(1, factory).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("detached"), "{error}");
     let calls = AtomicUsize::new(0);
-    let recipe = move || match calls.fetch_add(1, Ordering::SeqCst) {
+    let factory = move || match calls.fetch_add(1, Ordering::SeqCst) {
         0 => Sandbox::builder(),
         _ => Sandbox::builder().detached(Duration::from_secs(60)),
     };
-    let error = SandboxPool::start(2, recipe).await.unwrap_err();
+    let error = SandboxPool::start(2, factory).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
@@ -170,11 +170,11 @@ async fn one_that_died_is_given_to_nobody() {
 
 #[tokio::test]
 async fn the_time_of_a_sandbox_begins_with_its_owner() {
-    let recipe = || {
+    let factory = || {
         let (lifetime, idle) = (Duration::from_secs(8), Duration::from_secs(4));
         Sandbox::builder().lifetime(lifetime).idle_timeout(idle)
     };
-    let pool = SandboxPool::start(1, recipe).await.unwrap();
+    let pool = SandboxPool::start(1, factory).await.unwrap();
     until(&pool, |status| status.available == 1).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let sandbox = pool.acquire().await.unwrap();
@@ -208,12 +208,12 @@ async fn what_cannot_be_made_is_told() {
     let broken = Arc::new(AtomicBool::new(false));
     let tries = Arc::new(AtomicUsize::new(0));
     let (is_broken, counted) = (Arc::clone(&broken), Arc::clone(&tries));
-    let recipe = move || {
+    let factory = move || {
         counted.fetch_add(1, Ordering::SeqCst);
         let builder = Sandbox::builder();
         if is_broken.load(Ordering::SeqCst) { builder.gpu("T4") } else { builder }
     };
-    let pool = SandboxPool::start(1, recipe).await.unwrap();
+    let pool = SandboxPool::start(1, factory).await.unwrap();
     broken.store(true, Ordering::SeqCst);
     let sandbox = pool.acquire().await.unwrap();
     let status = until(&pool, |status| status.last_error.is_some()).await;

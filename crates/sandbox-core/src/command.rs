@@ -38,7 +38,7 @@ impl fmt::Debug for Command {
 }
 
 /// An event of a command.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CommandEvent {
@@ -68,7 +68,8 @@ pub enum CommandEvent {
 }
 
 /// The end of a command.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CommandOutcome {
     /// Exit status; 128 + n when signal n ended it.
     pub exit_code: i32,

@@ -40,7 +40,8 @@ impl fmt::Debug for Stdin {
 }
 
 /// The mode of code: a cell or a script.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CodeMode {
     /// A notebook cell: the last expression is the result, variables stay.
     #[default]
@@ -54,8 +55,9 @@ pub enum CodeMode {
     },
 }
 
-/// A request to run code.
-#[derive(Debug, Default)]
+/// A request to run code. Its serialized form leaves standard input out.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct RunCode {
     /// The source text.
@@ -79,6 +81,7 @@ pub struct RunCode {
     /// Bytes that it may put out: both streams, and what is displayed. The limit of the sandbox holds too.
     pub output_limit: Option<ByteSize>,
     /// Standard input.
+    #[serde(skip)]
     pub stdin: Stdin,
 }
 
@@ -132,7 +135,8 @@ fn check_limits(
 }
 
 /// A request for a new execution context.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct ContextSpec {
     /// Its id. Default: a random one.
@@ -146,7 +150,8 @@ pub struct ContextSpec {
 }
 
 /// A line for the shell, or a program with its arguments.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CommandSpec {
     /// A line for `/bin/sh -c`.
     Shell(String),
@@ -212,31 +217,40 @@ impl Default for PtySize {
     }
 }
 
-/// A request to start a command.
-#[derive(Debug)]
+/// A request to start a command. Its serialized form leaves standard input out.
+#[derive(Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StartCommand {
     /// The command.
     pub command: CommandSpec,
     /// Working directory. A relative one is below the sandbox's, which is the default.
+    #[serde(default)]
     pub cwd: Option<String>,
     /// Environment variables added to the sandbox's.
+    #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Wall-clock limit of its start, and then of the command; its whole tree ends with it. `None`: no limit.
+    #[serde(default)]
     pub timeout: Option<Duration>,
     /// CPU-time limit of the command, and of all that it has started, until it has ended; the whole tree ends with it.
     /// `None`: no limit.
+    #[serde(default)]
     pub cpu_time: Option<Duration>,
     /// Bytes that it may put out. The limit of the sandbox holds too.
+    #[serde(default)]
     pub output_limit: Option<ByteSize>,
     /// Standard input.
+    #[serde(skip)]
     pub stdin: Stdin,
     /// Standard input stays open after `stdin`, for [`CommandControl::write_stdin`](crate::CommandControl), until it is
     /// closed there. That of a terminal always does, unless `stdin` is given.
+    #[serde(default)]
     pub interactive: bool,
     /// Run it on a terminal of that size; both streams are one then.
+    #[serde(default)]
     pub pty: Option<PtySize>,
     /// Keeps the command and its output without a reader.
+    #[serde(default)]
     pub background: bool,
 }
 
@@ -279,7 +293,8 @@ impl StartCommand {
 }
 
 /// Part of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ByteRange {
     /// First byte.
     pub offset: u64,
@@ -288,7 +303,8 @@ pub struct ByteRange {
 }
 
 /// Options for writing a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WriteOptions {
     /// Add to the end instead of replacing the whole atomically.
     pub append: bool,
@@ -307,7 +323,8 @@ impl Default for WriteOptions {
 }
 
 /// A search below a directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct FindFiles {
     /// The directory.
@@ -338,7 +355,8 @@ pub struct FoundFile {
 }
 
 /// A request to install packages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InstallPackages {
     /// Python packages, as pip names them.
     Python(Vec<String>),
@@ -349,7 +367,8 @@ pub enum InstallPackages {
 }
 
 /// A query for sandboxes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct ListQuery {
     /// Tags they all must have.
@@ -361,7 +380,7 @@ pub struct ListQuery {
 }
 
 /// One page of a listing.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,

@@ -76,7 +76,10 @@ pub enum SingleUse {
 }
 
 /// The request for a new sandbox. `None` means: the backend's default.
-#[derive(Clone, Default, PartialEq)]
+///
+/// Its serialized form leaves the secrets out, and has the options of the backend as they are.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct CreateSpec {
     /// A name for people. Default: none.
@@ -91,6 +94,7 @@ pub struct CreateSpec {
     /// Environment variables of everything that runs inside. The host's are never inherited.
     pub env: BTreeMap<String, String>,
     /// Environment variables that are never shown.
+    #[serde(skip)]
     pub secrets: BTreeMap<String, Secret>,
     /// Tags.
     pub tags: Tags,

@@ -1,86 +1,79 @@
-//! Bytes that come along with a request, on both sides.
-
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+//! Streams of bytes: bodies of requests, and answers in chunks.
 
 use bytes::Bytes;
-use futures_core::Stream;
 use futures_util::StreamExt as _;
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result};
 
+use crate::elements::{Decode, Elements, Interruption};
 use crate::frame::Violation;
-use crate::link::{Incoming, Inlet, Outlet};
+use crate::link::{RecvStream, SendStream};
 use crate::message::Message;
 use crate::wire::error::WireError;
 
-/// Sends a body, until it ends or nobody reads it any more.
-pub(crate) async fn pump(outlet: Outlet, mut body: ByteStream) {
-    let send = async {
+/// Sends a body until it ends or the other side stops reading.
+pub(crate) async fn pump(send: SendStream, mut body: ByteStream) {
+    let sending = async {
         while let Some(chunk) = body.next().await {
-            let (message, last) = match chunk {
-                Ok(chunk) => (Message::bytes(chunk), false),
-                Err(error) => (Message::of(&WireError::from(&error)), true),
-            };
-            if outlet.item(&message).await.is_err() {
+            let is_last = chunk.is_err();
+            if send.item(&encode(chunk)).await.is_err() {
                 return;
             }
-            if last {
+            if is_last {
                 break;
             }
         }
-        outlet.end();
+        send.end();
     };
     tokio::select! {
-        () = send => {}
-        () = outlet.unheard() => {}
+        () = sending => {}
+        () = send.stopped() => {}
     }
 }
 
-/// The body that arrives. One that is cut off ends with an error, never as if it were whole.
-pub(crate) fn body(inlet: Inlet) -> ByteStream {
-    Box::pin(Body { inlet: Some(inlet) })
+/// Encodes a chunk: bytes as the tail of a message without a head, an error as its head.
+pub(crate) fn encode(chunk: Result<Bytes>) -> Message {
+    match chunk {
+        Ok(chunk) => Message::bytes(chunk),
+        Err(error) => Message::from_head(&WireError::from(&error)),
+    }
 }
 
-struct Body {
-    inlet: Option<Inlet>,
+/// Returns the bytes that arrive on a stream. A stream that is cut off ends with an error.
+pub(crate) fn receive(recv: RecvStream) -> ByteStream {
+    Box::pin(Elements::new(recv, Chunks))
 }
 
-impl Stream for Body {
+struct Chunks;
+
+impl Decode for Chunks {
     type Item = Result<Bytes>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(inlet) = &mut self.inlet else { return Poll::Ready(None) };
-        let item = match ready!(inlet.poll_next(cx)) {
-            Some(Incoming::Item(message, _)) => chunk(message),
-            Some(Incoming::End) => {
-                self.inlet = None;
-                return Poll::Ready(None);
-            }
-            Some(Incoming::Reply(_)) => Err(broken(&Violation("a reply among the bytes"))),
-            None => Err(lost("read")),
-        };
-        if item.is_err() {
-            self.inlet = None;
+    fn decode(&mut self, message: Message) -> Result<Result<Bytes>, Violation> {
+        if message.head.is_empty() {
+            return Ok(Ok(message.tail));
         }
-        Poll::Ready(Some(item))
+        message.read::<WireError>().map(|error| Err(error.into()))
+    }
+
+    fn interrupted(&mut self, cause: Interruption) -> Result<Bytes> {
+        Err(interrupted("read", cause))
+    }
+
+    fn is_last(chunk: &Result<Bytes>) -> bool {
+        chunk.is_err()
     }
 }
 
-fn chunk(message: Message) -> Result<Bytes> {
-    if message.head.is_empty() {
-        return Ok(message.tail);
+/// Returns the error of an answer that was interrupted. The request has been sent, so its effect is unknown.
+pub(crate) fn interrupted(operation: &'static str, cause: Interruption) -> Error {
+    match cause {
+        Interruption::ConnectionLost => {
+            let message = "the connection to the sandbox server broke";
+            Error::new(ErrorKind::ConnectionLost, operation, message)
+        }
+        Interruption::Violation(violation) => {
+            Error::new(ErrorKind::Protocol, operation, violation.to_string())
+        }
     }
-    let error: WireError = message.read().map_err(|violation| broken(&violation))?;
-    Err(error.into())
-}
-
-/// The other side said what it must not.
-pub(crate) fn broken(violation: &Violation) -> Error {
-    Error::new(ErrorKind::Protocol, "read", violation.to_string()).with_effect(Effect::Unknown)
-}
-
-/// The connection is gone, and nobody knows how far the other side got.
-pub(crate) fn lost(operation: &'static str) -> Error {
-    Error::new(ErrorKind::ConnectionLost, operation, "the connection to the sandbox server broke")
-        .with_effect(Effect::Unknown)
+    .with_effect(Effect::Unknown)
 }

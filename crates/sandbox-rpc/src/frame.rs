@@ -1,42 +1,42 @@
-//! The units on the wire: a header of fixed size and a bounded payload.
+//! Frames, the units on the wire: a header of fixed size and a bounded payload.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-/// Bytes of a payload. Longer messages take several frames.
+/// Maximum size of a payload, in bytes. Longer messages take several frames.
 pub(crate) const MAX_PAYLOAD: usize = 128 << 10;
-/// Length, kind, flags, stream.
+/// Size of the header: length, kind, flags, stream.
 pub(crate) const HEADER: usize = 4 + 1 + 1 + 8;
-/// What a frame takes of a window beside its payload, so that empty ones are not free.
+/// Cost of a frame in a window beside its payload, so that empty frames are not free.
 pub(crate) const OVERHEAD: usize = 64;
 
 const MORE: u8 = 1;
 
-/// What a frame is for.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Opens a stream and asks for something.
+    /// Opens a stream with a request.
     Request = 1,
-    /// The one answer to a request.
+    /// The reply to a request.
     Reply = 2,
-    /// An element: of a body towards the one who answers, of the events towards the one who asked.
+    /// An element: of a body when the requester sends it, of the answer otherwise.
     Item = 3,
-    /// No more elements come from this side.
+    /// The end of the elements of this side.
     End = 4,
-    /// The other side may send so many more bytes of elements.
+    /// Permission to send that many more bytes of elements.
     Credit = 5,
-    /// Who asked does not want it any more.
+    /// The requester gives the request up.
     Cancel = 6,
-    /// Who answers does not read the body any more.
+    /// The responder stops reading the body.
     Stop = 7,
-    /// Who asked no longer holds what the stream made: a sandbox, the controls of a command.
+    /// The requester no longer holds what the request made: a sandbox, the controls of a command.
     Release = 8,
-    /// What is known of a sandbox has changed.
+    /// The new state of a sandbox.
     State = 9,
 }
 
 impl Kind {
-    fn of(number: u8) -> Option<Self> {
+    fn from_number(number: u8) -> Option<Self> {
         [
             Self::Request,
             Self::Reply,
@@ -53,39 +53,39 @@ impl Kind {
     }
 }
 
-/// One unit on the wire.
+/// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
-    /// Whether the message goes on in the next frame of this stream.
+    /// Whether the next frame of this stream continues the message.
     pub(crate) more: bool,
     pub(crate) stream: u64,
     pub(crate) payload: Bytes,
 }
 
-/// The other side broke the protocol; the connection cannot go on.
+/// A violation of the protocol by the other side, which ends the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the other side broke the protocol: {0}")]
 pub(crate) struct Violation(pub(crate) &'static str);
 
 impl Frame {
-    /// A frame without a payload.
+    /// Makes a frame without a payload.
     pub(crate) fn bare(kind: Kind, stream: u64) -> Self {
         Self { kind, more: false, stream, payload: Bytes::new() }
     }
 
-    /// The permission to send so many more bytes.
+    /// Makes a frame that grants bytes.
     pub(crate) fn credit(stream: u64, bytes: u32) -> Self {
         let payload = Bytes::copy_from_slice(&bytes.to_le_bytes());
         Self { kind: Kind::Credit, more: false, stream, payload }
     }
 
-    /// What the frame takes of the window of its stream.
+    /// Returns the cost of the frame in the window of its stream.
     pub(crate) fn cost(&self) -> usize {
         self.payload.len() + OVERHEAD
     }
 
-    /// The number in a credit.
+    /// Returns the number of bytes that a credit grants.
     pub(crate) fn credited(&self) -> Result<u32, Violation> {
         let bytes = self.payload.as_ref().try_into();
         bytes.map(u32::from_le_bytes).map_err(|_| Violation("a credit is four bytes"))
@@ -100,11 +100,12 @@ impl Frame {
         to.put_u64_le(self.stream);
     }
 
-    /// Takes a whole frame from the front of `from`, if one has arrived.
+    /// Takes a whole frame from the front of `from`; `None` when it has not arrived completely.
     pub(crate) fn decode(from: &mut BytesMut) -> Result<Option<Self>, Violation> {
         let Some(mut header) = from.get(..HEADER) else { return Ok(None) };
         let length = header.get_u32_le() as usize;
-        let kind = Kind::of(header.get_u8()).ok_or(Violation("an unknown kind of frame"))?;
+        let kind =
+            Kind::from_number(header.get_u8()).ok_or(Violation("an unknown kind of frame"))?;
         let flags = header.get_u8();
         let stream = header.get_u64_le();
         if length > MAX_PAYLOAD {
@@ -133,7 +134,7 @@ mod tests {
         let payload = proptest::collection::vec(any::<u8>(), 0..2000);
         (1..=9_u8, any::<bool>(), any::<u64>(), payload).prop_map(
             |(kind, more, stream, payload)| Frame {
-                kind: Kind::of(kind).unwrap(),
+                kind: Kind::from_number(kind).unwrap(),
                 more,
                 stream,
                 payload: payload.into(),
@@ -143,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_as_they_went_in(
+        fn frames_arrive_as_they_were_sent(
             frames in proptest::collection::vec(frame(), 0..8),
             step in 1..5000_usize,
         ) {
@@ -164,7 +165,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused_or_waited_for(bytes in proptest::collection::vec(any::<u8>(), 0..4000)) {
+        fn malformed_bytes_are_refused_or_incomplete(bytes in proptest::collection::vec(any::<u8>(), 0..4000)) {
             let mut bytes = BytesMut::from(&bytes[..]);
             let before = bytes.len();
             let mut taken = 0;

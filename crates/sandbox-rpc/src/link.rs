@@ -1,7 +1,7 @@
-//! One connection with many streams on it: who may send how much, and who waits for what.
+//! One connection with many streams: multiplexing and flow control.
 //!
-//! Everything leaves in one queue, so a frame never overtakes an earlier one. The queue stays short because elements are
-//! sent only as far as the other side has granted.
+//! All frames leave in one queue, so a frame never overtakes an earlier one. The queue stays short because elements are sent
+//! only within the window that the other side has granted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,16 +14,16 @@ use crate::frame::{Frame, Kind, MAX_PAYLOAD, OVERHEAD, Violation};
 use crate::message::{MAX_MESSAGE, Message};
 use crate::window::Window;
 
-/// Bytes of elements that may be on their way, or wait to be read, in one direction of one stream.
+/// Maximum size of unread elements in one direction of one stream, in bytes.
 pub(crate) const WINDOW: usize = 1 << 20;
-/// Read bytes are granted anew in steps of that many.
-const STEP: usize = WINDOW / 4;
-/// Streams that the other side may have open.
+/// Number of read bytes after which the reader replenishes the window.
+const GRANT_SIZE: usize = WINDOW / 4;
+/// Maximum number of streams that the other side may have open.
 const MAX_STREAMS: usize = 4096;
-/// Bytes of messages that have arrived in part.
+/// Maximum size of messages that have arrived in part, in bytes.
 const MAX_PARTIAL: usize = 2 * MAX_MESSAGE;
 
-/// The connection is gone, or nobody listens to the stream any more.
+/// The connection is closed, or the other side no longer reads the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
 
@@ -33,7 +33,7 @@ pub(crate) struct Link {
     out: mpsc::UnboundedSender<Frame>,
     streams: Mutex<Streams>,
     closed: watch::Sender<bool>,
-    /// Whether the streams opened here have odd numbers: those of the client.
+    /// Whether this side opens streams with odd numbers, as clients do.
     odd: bool,
 }
 
@@ -42,11 +42,11 @@ struct Streams {
     open: HashMap<u64, Entry>,
     /// Requests that have arrived in part.
     requests: HashMap<u64, BytesMut>,
-    /// What is known of sandboxes, in part.
+    /// States of sandboxes that have arrived in part.
     states: HashMap<u64, BytesMut>,
     last: u64,
     closed: bool,
-    /// How many of them the other side opened.
+    /// Number of streams that the other side opened.
     theirs: usize,
     partial: usize,
 }
@@ -56,51 +56,51 @@ struct Entry {
     inbox: mpsc::UnboundedSender<Incoming>,
     window: Arc<Window>,
     partial: BytesMut,
-    /// Bytes that came and were not granted anew.
-    held: usize,
+    /// Bytes that arrived since the window was replenished.
+    unacknowledged: usize,
 }
 
-/// What arrives on a stream.
+/// A message on a stream.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     Reply(Message),
-    /// An element, and what it took of the window.
+    /// An element, and its cost in the window.
     Item(Message, usize),
     End,
 }
 
-/// What a frame means beyond its stream.
+/// A frame that concerns more than its stream.
 #[derive(Debug)]
-pub(crate) enum Taken {
-    Request(Outlet, Inlet, Message),
+pub(crate) enum InboundFrame {
+    Request(SendStream, RecvStream, Message),
     Cancel(u64),
     Release(u64),
     State(u64, Message),
 }
 
-/// Where one side of a stream sends.
+/// The sending half of a stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct SendStream {
     link: Arc<Link>,
     id: u64,
     window: Arc<Window>,
 }
 
-/// Where one side of a stream hears.
+/// The receiving half of a stream.
 #[derive(Debug)]
-pub(crate) struct Inlet {
+pub(crate) struct RecvStream {
     link: Arc<Link>,
     id: u64,
     inbox: mpsc::UnboundedReceiver<Incoming>,
-    /// Read, and not yet granted anew.
+    /// Bytes read since the window was replenished.
     read: usize,
     ended: bool,
-    /// Whether this side asked. Giving up then cancels all of it; otherwise only the body is not read any more.
-    asked: bool,
+    /// Whether this side sent the request. Dropping the stream then cancels the request; otherwise it stops the body.
+    is_requester: bool,
 }
 
 impl Link {
-    /// A side of a connection, and the frames that it wants to send.
+    /// Makes one side of a connection, and the queue of frames that it sends.
     pub(crate) fn new(odd: bool) -> (Arc<Self>, mpsc::UnboundedReceiver<Frame>) {
         let (out, frames) = mpsc::unbounded_channel();
         let streams = Mutex::new(Streams { last: u64::from(odd), ..Streams::default() });
@@ -112,7 +112,7 @@ impl Link {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a frame. When the connection is gone nobody is left to be told.
+    /// Sends a frame. Frames for a closed connection are dropped.
     pub(crate) fn send(&self, frame: Frame) {
         let _ = self.out.send(frame);
     }
@@ -124,33 +124,43 @@ impl Link {
         }
     }
 
-    /// Tells what is known of a sandbox.
+    /// Sends the state of a sandbox.
     pub(crate) fn send_state(&self, stream: u64, message: &Message) {
         self.send_message(Kind::State, stream, message);
     }
 
     /// Opens a stream.
-    pub(crate) fn open(self: &Arc<Self>) -> Result<(Outlet, Inlet), Closed> {
+    pub(crate) fn open(self: &Arc<Self>) -> Result<(SendStream, RecvStream), Closed> {
         let mut streams = self.streams();
         if streams.closed {
             return Err(Closed);
         }
         streams.last += 2;
         let id = streams.last;
-        Ok(self.enter(&mut streams, id, true))
+        Ok(self.insert(&mut streams, id, true))
     }
 
-    fn enter(self: &Arc<Self>, streams: &mut Streams, id: u64, asked: bool) -> (Outlet, Inlet) {
+    fn insert(
+        self: &Arc<Self>,
+        streams: &mut Streams,
+        id: u64,
+        is_requester: bool,
+    ) -> (SendStream, RecvStream) {
         let (sender, inbox) = mpsc::unbounded_channel();
         let window = Arc::new(Window::new(WINDOW));
-        let entry =
-            Entry { inbox: sender, window: Arc::clone(&window), partial: BytesMut::new(), held: 0 };
+        let entry = Entry {
+            inbox: sender,
+            window: Arc::clone(&window),
+            partial: BytesMut::new(),
+            unacknowledged: 0,
+        };
         streams.open.insert(id, entry);
-        let inlet = Inlet { link: Arc::clone(self), id, inbox, read: 0, ended: false, asked };
-        (Outlet { link: Arc::clone(self), id, window }, inlet)
+        let recv =
+            RecvStream { link: Arc::clone(self), id, inbox, read: 0, ended: false, is_requester };
+        (SendStream { link: Arc::clone(self), id, window }, recv)
     }
 
-    /// Forgets a stream: whoever still sends on it stops.
+    /// Removes a stream, which ends sending on it.
     pub(crate) fn forget(&self, id: u64) {
         let mut streams = self.streams();
         let Some(entry) = streams.open.remove(&id) else { return };
@@ -163,7 +173,7 @@ impl Link {
         (id % 2 == 1) != self.odd
     }
 
-    /// Ends every stream. Nothing can be opened any more.
+    /// Closes the connection and all of its streams.
     pub(crate) fn close(&self) {
         let open = {
             let mut streams = self.streams();
@@ -178,21 +188,24 @@ impl Link {
         self.closed.send_replace(true);
     }
 
-    /// Whether the connection is gone.
+    /// Returns true when the connection is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.streams().closed
     }
 
-    /// Hears of the end of the connection.
+    /// Returns a receiver that becomes true when the connection is closed.
     pub(crate) fn closed(&self) -> watch::Receiver<bool> {
         self.closed.subscribe()
     }
 
-    /// Takes a frame that arrived.
-    pub(crate) fn take(self: &Arc<Self>, frame: Frame) -> Result<Option<Taken>, Violation> {
+    /// Handles a frame that arrived.
+    pub(crate) fn handle(
+        self: &Arc<Self>,
+        frame: Frame,
+    ) -> Result<Option<InboundFrame>, Violation> {
         match frame.kind {
-            Kind::Request => self.take_request(frame),
-            Kind::Reply | Kind::Item => self.take_message(frame).map(|()| None),
+            Kind::Request => self.handle_request(frame),
+            Kind::Reply | Kind::Item => self.handle_message(frame).map(|()| None),
             Kind::End => {
                 if let Some(entry) = self.streams().open.get(&frame.stream) {
                     let _ = entry.inbox.send(Incoming::End);
@@ -204,7 +217,7 @@ impl Link {
                 if let Some(entry) = self.streams().open.get(&frame.stream)
                     && !entry.window.give(bytes)
                 {
-                    return Err(Violation("more was granted than the window has"));
+                    return Err(Violation("more bytes were granted than the window has"));
                 }
                 Ok(None)
             }
@@ -214,16 +227,16 @@ impl Link {
                 }
                 Ok(None)
             }
-            Kind::Cancel => Ok(Some(Taken::Cancel(frame.stream))),
-            Kind::Release => Ok(Some(Taken::Release(frame.stream))),
-            Kind::State => self.take_state(frame),
+            Kind::Cancel => Ok(Some(InboundFrame::Cancel(frame.stream))),
+            Kind::Release => Ok(Some(InboundFrame::Release(frame.stream))),
+            Kind::State => self.handle_state(frame),
         }
     }
 
-    fn take_request(self: &Arc<Self>, frame: Frame) -> Result<Option<Taken>, Violation> {
+    fn handle_request(self: &Arc<Self>, frame: Frame) -> Result<Option<InboundFrame>, Violation> {
         let id = frame.stream;
         if !self.is_theirs(id) {
-            return Err(Violation("a request on a stream of ours"));
+            return Err(Violation("a request on a stream of this side"));
         }
         let mut streams = self.streams();
         if streams.closed {
@@ -242,11 +255,11 @@ impl Link {
         streams.requests.remove(&id);
         let message = Message::decode(bytes)?;
         streams.theirs += 1;
-        let (outlet, inlet) = self.enter(&mut streams, id, false);
-        Ok(Some(Taken::Request(outlet, inlet, message)))
+        let (send, recv) = self.insert(&mut streams, id, false);
+        Ok(Some(InboundFrame::Request(send, recv, message)))
     }
 
-    fn take_state(&self, frame: Frame) -> Result<Option<Taken>, Violation> {
+    fn handle_state(&self, frame: Frame) -> Result<Option<InboundFrame>, Violation> {
         let mut streams = self.streams();
         let id = frame.stream;
         if streams.states.len() >= MAX_STREAMS {
@@ -257,23 +270,23 @@ impl Link {
             return Ok(None);
         };
         streams.states.remove(&id);
-        Ok(Some(Taken::State(id, Message::decode(bytes)?)))
+        Ok(Some(InboundFrame::State(id, Message::decode(bytes)?)))
     }
 
-    fn take_message(&self, frame: Frame) -> Result<(), Violation> {
+    fn handle_message(&self, frame: Frame) -> Result<(), Violation> {
         let mut streams = self.streams();
         let id = frame.stream;
         let Some(entry) = streams.open.get_mut(&id) else { return Ok(()) };
         let mut cost = 0;
         if frame.kind == Kind::Item {
             cost = frame.cost();
-            entry.held += cost;
-            if entry.held > WINDOW {
-                return Err(Violation("more was sent than was granted"));
+            entry.unacknowledged += cost;
+            if entry.unacknowledged > WINDOW {
+                return Err(Violation("more bytes were sent than were granted"));
             }
             if frame.more {
-                // Nobody can read a part, so it must not hold up the rest.
-                entry.held -= cost;
+                // The reader gets whole messages only, so a part must not use up the window.
+                entry.unacknowledged -= cost;
                 self.send(Frame::credit(id, cost as u32));
             }
         }
@@ -294,13 +307,13 @@ impl Link {
     fn grant(&self, id: u64, bytes: usize) {
         let mut streams = self.streams();
         let Some(entry) = streams.open.get_mut(&id) else { return };
-        entry.held -= bytes;
+        entry.unacknowledged -= bytes;
         drop(streams);
         self.send(Frame::credit(id, bytes as u32));
     }
 }
 
-/// Adds a part to a message; the whole of it with the last one. `partial` counts what has arrived in part.
+/// Adds a part to a message, and returns the message with its last part. `partial` is the total size of partial messages.
 fn collect(
     message: &mut BytesMut,
     partial: &mut usize,
@@ -325,7 +338,7 @@ fn collect(
     Ok(None)
 }
 
-/// The frames of a message, and whether another one follows.
+/// Splits a message into payloads of frames, each with whether another one follows.
 fn parts(mut bytes: Bytes) -> impl Iterator<Item = (Bytes, bool)> {
     let mut ended = false;
     std::iter::from_fn(move || {
@@ -338,28 +351,28 @@ fn parts(mut bytes: Bytes) -> impl Iterator<Item = (Bytes, bool)> {
     })
 }
 
-impl Outlet {
-    /// The number of the stream.
+impl SendStream {
+    /// Returns the number of the stream.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// The connection it is on.
+    /// Returns the connection of the stream.
     pub(crate) fn link(&self) -> Arc<Link> {
         Arc::clone(&self.link)
     }
 
-    /// Asks.
+    /// Sends the request.
     pub(crate) fn request(&self, message: &Message) {
         self.link.send_message(Kind::Request, self.id, message);
     }
 
-    /// Answers.
+    /// Sends the reply.
     pub(crate) fn reply(&self, message: &Message) {
         self.link.send_message(Kind::Reply, self.id, message);
     }
 
-    /// Sends an element, as soon as there is room for it.
+    /// Sends an element as soon as the window has room for it.
     pub(crate) async fn item(&self, message: &Message) -> Result<(), Closed> {
         for (payload, more) in parts(message.encode()) {
             let frame = Frame { kind: Kind::Item, more, stream: self.id, payload };
@@ -369,40 +382,40 @@ impl Outlet {
         Ok(())
     }
 
-    /// Waits until there is room for an element, so that none is asked for too early.
+    /// Waits until the window has room, so that an element is not produced too early.
     pub(crate) async fn ready(&self) -> Result<(), Closed> {
         self.window.ready().await
     }
 
-    /// Sends no element until the other side [begins](Inlet::begin) to read.
+    /// Holds elements back until the other side [starts](RecvStream::start) to read.
     pub(crate) fn hold(&self) {
         self.window.hold();
     }
 
-    /// Says that no more elements come.
+    /// Ends the elements of this side.
     pub(crate) fn end(&self) {
         self.link.send(Frame::bare(Kind::End, self.id));
     }
 
-    /// Waits until nobody listens any more.
-    pub(crate) async fn unheard(&self) {
+    /// Waits until the other side stops reading.
+    pub(crate) async fn stopped(&self) {
         self.window.closed().await;
     }
 }
 
-impl Inlet {
-    /// What comes next; `None` when the connection broke or everything has come.
+impl RecvStream {
+    /// Receives the next message; `None` when the connection is closed or the stream has ended.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The same for those who implement a stream.
+    /// Polls for the next message.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
         let incoming = std::task::ready!(self.inbox.poll_recv(cx));
         match &incoming {
             Some(Incoming::Item(_, cost)) => {
                 self.read += cost;
-                if self.read >= STEP {
+                if self.read >= GRANT_SIZE {
                     self.link.grant(self.id, std::mem::take(&mut self.read));
                 }
             }
@@ -412,24 +425,24 @@ impl Inlet {
         Poll::Ready(incoming)
     }
 
-    /// Begins to read a stream whose other side waits for that.
-    pub(crate) fn begin(&self) {
+    /// Starts to read a stream whose elements the other side holds back.
+    pub(crate) fn start(&self) {
         self.link.send(Frame::credit(self.id, WINDOW as u32));
     }
 
-    /// Everything has been said that was to be said.
+    /// Marks the stream as complete, so that dropping it cancels nothing.
     pub(crate) fn finish(&mut self) {
         self.ended = true;
     }
 }
 
-impl Drop for Inlet {
+impl Drop for RecvStream {
     fn drop(&mut self) {
-        if self.asked {
+        if self.is_requester {
             self.link.forget(self.id);
         }
         if !self.ended && !self.link.is_closed() {
-            let kind = if self.asked { Kind::Cancel } else { Kind::Stop };
+            let kind = if self.is_requester { Kind::Cancel } else { Kind::Stop };
             self.link.send(Frame::bare(kind, self.id));
         }
     }

@@ -1,4 +1,4 @@
-//! What frames carry: a head in JSON, and bytes that JSON would only bloat.
+//! Messages, which frames carry: a head in JSON, and a tail of bytes.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use serde::Serialize;
@@ -6,9 +6,9 @@ use serde::de::DeserializeOwned;
 
 use crate::frame::Violation;
 
-/// Bytes of one message. The largest thing a backend hands out is a displayed object of 64 MiB.
+/// Maximum size of a message, in bytes. The largest object of a backend is a displayed one of 64 MiB.
 pub(crate) const MAX_MESSAGE: usize = 256 << 20;
-/// How deep JSON may be nested. More would take the stack.
+/// Maximum nesting of JSON, which is parsed recursively.
 const MAX_DEPTH: usize = 512;
 
 /// A head and a tail.
@@ -16,32 +16,32 @@ const MAX_DEPTH: usize = 512;
 pub(crate) struct Message {
     /// JSON, or nothing.
     pub(crate) head: Bytes,
-    /// Whatever the head says it is.
+    /// Bytes that the head describes.
     pub(crate) tail: Bytes,
 }
 
 impl Message {
-    /// A message of bytes alone.
+    /// Makes a message without a head.
     pub(crate) fn bytes(tail: Bytes) -> Self {
         Self { head: Bytes::new(), tail }
     }
 
-    /// A message with a head alone.
-    pub(crate) fn of(head: &impl Serialize) -> Self {
+    /// Makes a message without a tail.
+    pub(crate) fn from_head(head: &impl Serialize) -> Self {
         Self::with_tail(head, Bytes::new())
     }
 
-    /// A message with both.
+    /// Makes a message with head and tail.
     pub(crate) fn with_tail(head: &impl Serialize, tail: Bytes) -> Self {
         Self { head: json(head), tail }
     }
 
-    /// The head as what it is.
+    /// Parses the head.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Violation> {
         parse(&self.head)
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     pub(crate) fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(4 + self.head.len() + self.tail.len());
         bytes.put_u32_le(self.head.len() as u32);
@@ -50,7 +50,7 @@ impl Message {
         bytes.freeze()
     }
 
-    /// The message that those bytes are.
+    /// Parses the bytes of a message.
     pub(crate) fn decode(mut bytes: Bytes) -> Result<Self, Violation> {
         if bytes.len() < 4 {
             return Err(Violation("a message without a head"));
@@ -64,13 +64,13 @@ impl Message {
     }
 }
 
-/// JSON of whatever this crate sends.
+/// Serializes a value of this crate or of the core.
 pub(crate) fn json(value: &impl Serialize) -> Bytes {
-    // Types of ours and of the core have string keys and no failing implementation.
+    // Their types have string keys, and no implementation that fails.
     serde_json::to_vec(value).unwrap_or_default().into()
 }
 
-/// Reads JSON of any sensible depth.
+/// Parses JSON with at most [`MAX_DEPTH`] levels.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Violation> {
     if depth(bytes) > MAX_DEPTH {
         return Err(Violation("JSON is nested too deeply"));
@@ -78,7 +78,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Violation> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     deserializer.disable_recursion_limit();
     let value = T::deserialize(&mut deserializer);
-    let value = value.map_err(|_| Violation("JSON that is not what was expected"))?;
+    let value = value.map_err(|_| Violation("JSON of another form than expected"))?;
     deserializer.end().map_err(|_| Violation("something follows the JSON"))?;
     Ok(value)
 }
@@ -110,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_out_as_they_went_in(head in ".{0,200}", tail in proptest::collection::vec(any::<u8>(), 0..500)) {
+        fn messages_arrive_as_they_were_sent(head in ".{0,200}", tail in proptest::collection::vec(any::<u8>(), 0..500)) {
             let message = Message::with_tail(&head, tail.into());
             let found = Message::decode(message.encode()).unwrap();
             prop_assert_eq!(&found, &message);
@@ -125,7 +125,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn malformed_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = Message::decode(bytes.clone().into()).map(|message| message.read::<Value>());
             let _ = parse::<Value>(&bytes);
         }

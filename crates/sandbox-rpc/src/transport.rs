@@ -1,4 +1,4 @@
-//! Frames over a byte stream.
+//! Transport of frames over a byte stream.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use tokio::sync::watch;
 
 use crate::frame::{Frame, HEADER, Violation};
 
-/// Bytes that are collected before they are written.
+/// Number of bytes that are collected before a write.
 const BATCH: usize = 64 << 10;
-/// Payloads from that size on are written from where they are.
-const LARGE: usize = 16 << 10;
+/// Size from which a payload is written without copying it into the batch.
+const UNCOPIED_SIZE: usize = 16 << 10;
 
-/// Writes frames until there are no more, the connection ends, or nobody takes them.
+/// Writes frames until the queue ends, the connection is closed, or a write fails.
 pub(crate) async fn write_frames(
     mut to: impl AsyncWrite + Unpin,
     mut frames: UnboundedReceiver<Frame>,
@@ -25,7 +25,7 @@ pub(crate) async fn write_frames(
         while let Some(mut frame) = frames.recv().await {
             loop {
                 frame.put_header(&mut batch);
-                if frame.payload.len() >= LARGE {
+                if frame.payload.len() >= UNCOPIED_SIZE {
                     to.write_all_buf(&mut batch.split().chain(frame.payload)).await?;
                 } else {
                     batch.extend_from_slice(&frame.payload);
@@ -44,7 +44,7 @@ pub(crate) async fn write_frames(
         to.shutdown().await
     };
     let cut = async {
-        // Without a sender nobody can cut it off any more; what was said until then is still sent.
+        // The link was dropped without closing: the rest of the queue is still written.
         if closed.wait_for(|closed| *closed).await.is_err() {
             std::future::pending().await
         }
@@ -55,7 +55,7 @@ pub(crate) async fn write_frames(
     }
 }
 
-/// Reads frames one after the other.
+/// Reads frames from a byte stream.
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
     from: R,
@@ -67,7 +67,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { from, arrived: BytesMut::with_capacity(BATCH) }
     }
 
-    /// The next frame; `None` at the end of the stream.
+    /// Reads the next frame; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = Frame::decode(&mut self.arrived).map_err(invalid)? {
@@ -81,20 +81,20 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
-/// A broken protocol, as a failure of the connection.
+/// Makes an I/O error of a violation of the protocol.
 pub(crate) fn invalid(violation: Violation) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, violation)
 }
 
-/// Reads frames into a link until the connection ends.
+/// Passes frames to `handle` until the connection ends, or `handle` returns `None`.
 pub(crate) async fn read_frames<R: AsyncRead + Unpin>(
     from: R,
-    mut take: impl FnMut(Frame) -> Option<Result<(), Violation>>,
+    mut handle: impl FnMut(Frame) -> Option<Result<(), Violation>>,
 ) -> io::Result<()> {
     let mut reader = FrameReader::new(from);
     while let Some(frame) = reader.next().await? {
-        match take(frame) {
-            Some(taken) => taken.map_err(invalid)?,
+        match handle(frame) {
+            Some(handled) => handled.map_err(invalid)?,
             None => break,
         }
     }

@@ -1,4 +1,4 @@
-//! How much one side may send before the other side has read.
+//! Flow control: limits what one side may send before the other side has read.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use crate::link::Closed;
 
-/// The permission to send bytes, granted by the reader.
+/// The window of one direction of a stream: bytes that the reader has granted.
 #[derive(Debug)]
 pub(crate) struct Window {
     state: Mutex<State>,
@@ -16,14 +16,14 @@ pub(crate) struct Window {
 #[derive(Debug)]
 struct State {
     left: usize,
-    most: usize,
+    max: usize,
     closed: bool,
 }
 
 impl Window {
-    /// A window of that many bytes.
-    pub(crate) fn new(most: usize) -> Self {
-        let state = Mutex::new(State { left: most, most, closed: false });
+    /// Makes a window of `max` bytes.
+    pub(crate) fn new(max: usize) -> Self {
+        let state = Mutex::new(State { left: max, max, closed: false });
         Self { state, changed: Notify::new() }
     }
 
@@ -31,7 +31,7 @@ impl Window {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes that many bytes, as soon as there are so many.
+    /// Takes bytes out of the window, once it has enough.
     pub(crate) async fn take(&self, bytes: usize) -> Result<(), Closed> {
         loop {
             let changed = self.changed.notified();
@@ -49,7 +49,7 @@ impl Window {
         }
     }
 
-    /// Waits until anything may be sent.
+    /// Waits until the window is not empty.
     pub(crate) async fn ready(&self) -> Result<(), Closed> {
         loop {
             let changed = self.changed.notified();
@@ -66,28 +66,28 @@ impl Window {
         }
     }
 
-    /// Takes everything: nothing is sent until the reader says that it has begun to read.
+    /// Empties the window, so that nothing is sent until the reader grants bytes.
     pub(crate) fn hold(&self) {
         self.state().left = 0;
     }
 
-    /// Gives bytes back. `false` when that is more than were taken.
+    /// Returns bytes to the window. Returns false when these are more than were taken.
     pub(crate) fn give(&self, bytes: usize) -> bool {
         let mut state = self.state();
         state.left += bytes;
-        let sound = state.left <= state.most;
+        let is_valid = state.left <= state.max;
         drop(state);
         self.changed.notify_waiters();
-        sound
+        is_valid
     }
 
-    /// Nothing may be sent any more.
+    /// Closes the window, which ends sending.
     pub(crate) fn close(&self) {
         self.state().closed = true;
         self.changed.notify_waiters();
     }
 
-    /// Waits until nothing may be sent any more.
+    /// Waits until the window is closed.
     pub(crate) async fn closed(&self) {
         loop {
             let changed = self.changed.notified();

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 pub(super) const IMAGE_EXAMPLES: &str = "\
 Examples:
-  sandboxes image build                          the image that local-docker starts from
+  sandboxes image build                          the default image of local-docker
   sandboxes image build --package numpy --package pandas==2.2.3
   sandboxes image build --base code-sandboxes:latest --package pandas --name mine:latest
   sandboxes image pull python:3.13-slim-bookworm
@@ -19,17 +19,17 @@ pub(crate) struct ImageArgs {
     pub(crate) command: ImageCommand,
 }
 
-/// What to do about images.
+/// The commands about images.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// Build the image of this program
+    /// Build an image for local-docker
     Build(BuildArgs),
-    /// List the images that the engine has
+    /// List the images of the engine
     #[command(visible_alias = "ls")]
     List,
-    /// Fetch an image from its registry
+    /// Pull an image from its registry
     Pull {
-        /// Its name; without a tag: latest
+        /// Name of the image; the default tag is latest
         #[arg(value_name = "IMAGE")]
         name: String,
     },
@@ -42,23 +42,23 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "IMAGE")]
     pub(crate) name: Option<String>,
 
-    /// Image to start from: a Debian that has python3 with venv, 3.9 or later [default: python:3.13-slim-bookworm]
+    /// Base image: a Debian with python3 3.9 or later and venv [default: python:3.13-slim-bookworm]
     #[arg(long, value_name = "IMAGE")]
     pub(crate) base: Option<String>,
 
-    /// Python package that it has, such as numpy or numpy==2.2.0; can be repeated
+    /// Python package to install, such as numpy or numpy==2.2.0; can be repeated
     #[arg(long, value_name = "PACKAGE")]
     pub(crate) package: Vec<String>,
 
-    /// Where pip fetches packages from; the history of the image keeps it, so without a password
+    /// Index of pip; the history of the image has this URL, so it must have no password
     #[arg(long, value_name = "URL")]
     pub(crate) index_url: Option<String>,
 
-    /// Certificates (PEM) that are trusted while packages are fetched; the image does not keep them
+    /// Certificates (PEM) to trust while packages are downloaded; they are not kept in the image
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_bundle: Option<PathBuf>,
 
-    /// What runs the code of its sandboxes when they do not say it: python, jupyter or jupyter:KERNEL [default: what the base says, or python]
+    /// Default engine of its sandboxes: python, jupyter or jupyter:KERNEL [default: that of the base, or python]
     #[arg(long, value_name = "NAME")]
     pub(crate) engine: Option<String>,
 

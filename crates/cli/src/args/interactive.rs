@@ -1,4 +1,4 @@
-//! Arguments of the commands for people who type: `repl` and `shell`.
+//! Arguments of the interactive commands: `repl` and `shell`.
 
 use clap::{Arg, Args};
 
@@ -6,43 +6,43 @@ use super::SandboxArgs;
 
 pub(super) const REPL_EXAMPLES: &str = "\
 Examples:
-  sandboxes repl                                a sandbox that ends with the session
-  sandboxes repl 9f3a                           the interpreter of a sandbox that stays
+  sandboxes repl                                a new sandbox, which ends with the session
+  sandboxes repl 9f3a                           the interpreter of an existing sandbox
   sandboxes repl -e DEBUG=1 --isolation off
-  echo 'print(6 * 7)' | sandboxes repl 9f3a     without a terminal: all of it is one program
+  echo 'print(6 * 7)' | sandboxes repl 9f3a     without a terminal: one program
 
 Keys:
-  Enter runs the code when it is complete, and begins a line otherwise. An empty line ends a block.
-  Tab completes names, and indents at the beginning of a line. Alt-Enter always begins a line.
-  Ctrl-C clears what was typed, or interrupts the code that runs; a second one ends its interpreter.
-  Ctrl-R looks through what was typed before. Ctrl-D leaves.
+  Enter runs the code when it is complete, and starts a new line otherwise. An empty line ends a block.
+  Tab completes names, and indents at the beginning of a line. Alt-Enter always starts a new line.
+  Ctrl-C clears the input, or interrupts the running code; a second Ctrl-C ends its interpreter.
+  Ctrl-R searches the history. Ctrl-D leaves.
 
-Images are shown where the terminal can (kitty, Ghostty, iTerm2, WezTerm), and saved elsewhere.
+Images are shown by kitty, Ghostty, iTerm2 and WezTerm; with other terminals they are saved as files.
 :help lists the commands of the session.";
 
 pub(super) const SHELL_EXAMPLES: &str = "\
 Examples:
-  sandboxes shell                               a sandbox that ends with the shell
-  sandboxes shell 9f3a                          in a sandbox that stays
+  sandboxes shell                               a new sandbox, which ends with the shell
+  sandboxes shell 9f3a                          an existing sandbox
   sandboxes shell 9f3a -w /tmp -e DEBUG=1
   echo 'ls -la' | sandboxes shell 9f3a          without a terminal: standard input is the script
 
-It is bash where the sandbox has it, and sh elsewhere. The status is that of the shell.
-Ctrl-] three times within a second ends it, whatever it does.";
+The shell is bash if the sandbox has it, and sh otherwise. The exit status is that of the shell.
+Press Ctrl-] three times within a second to end the shell.";
 
-/// The flag for a limit, for those who see what runs and can end it: there is none.
+/// Changes the time limit of interactive commands: the default is no limit.
 pub(super) fn without_limit(timeout: Arg) -> Arg {
     timeout
         .default_value("inf")
         .hide_default_value(true)
-        .help("Time a cell, or the shell, may run [default: no limit]")
+        .help("Time limit of each cell, or of the shell [default: no limit]")
 }
 
-/// The sandbox to be in.
+/// The sandbox of an interactive command.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Place {
-    /// The sandbox: its id, a beginning of it, or its name [default: a new one, which ends with this
-    /// command]
+pub(crate) struct SandboxTarget {
+    /// The sandbox: its id, a unique beginning of the id, or its name [default: a new sandbox, which ends
+    /// with this command]
     #[arg(value_name = "SANDBOX")]
     pub(crate) id: Option<String>,
 
@@ -53,24 +53,24 @@ pub(crate) struct Place {
 /// `sandboxes repl`
 #[derive(Debug, Args)]
 pub(crate) struct ReplArgs {
-    /// Interpreter to run code in; it is made when it is new [default: default]
+    /// Interpreter for the code, created if it does not exist [default: default]
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) target: SandboxTarget,
 }
 
 /// `sandboxes shell`
 #[derive(Debug, Args)]
 pub(crate) struct ShellArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) target: SandboxTarget,
 }
 
 impl SandboxArgs {
-    /// A flag about what a sandbox shall be like, if there is one. They mean nothing for one that is there.
-    pub(crate) fn flag_of_creation(&self) -> Option<&'static str> {
+    /// Returns the first flag that configures a new sandbox, which an existing sandbox cannot have.
+    pub(crate) fn creation_flag(&self) -> Option<&'static str> {
         [
             ("--isolation", self.isolation.is_some()),
             ("--network", self.network.is_some()),

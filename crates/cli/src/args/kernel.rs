@@ -1,4 +1,4 @@
-//! Arguments about Jupyter kernels: which one, and where it is.
+//! Arguments that select a Jupyter kernel.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -7,34 +7,34 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use code_sandboxes::Secret;
 
-/// The choice of a Jupyter kernel. With any of it, `local-jupyter` is where code runs.
+/// The choice of a Jupyter kernel. Each of these flags selects `local-jupyter`.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Jupyter")]
 pub(crate) struct KernelArgs {
     /// Jupyter kernel that runs the code, such as python3; `sandboxes environments -p local-jupyter`
-    /// lists those of this host, and with `-p local-docker` it is one of the image
+    /// lists those of this host; with `-p local-docker` a kernel of the image
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) kernel: Option<String>,
 
-    /// How that kernel is talked to, within its sandbox: `ipc` is Unix sockets, `tcp` is for kernels
-    /// that have none. Without it `ipc`, and `tcp` for a kernel that ends when it is to use those
+    /// Transport between sandbox and kernel: `ipc` (Unix sockets) or `tcp` [default: ipc, or tcp for a
+    /// kernel that does not start with ipc]
     #[arg(long, value_name = "HOW", value_parser = ["ipc", "tcp"], conflicts_with_all = ["server_url", "connection_file"])]
     pub(crate) transport: Option<String>,
 
-    /// Jupyter Server whose kernels run the code; it needs --isolation off. The address that the
-    /// server prints will do; its token is better in the variable JUPYTER_TOKEN
+    /// Jupyter Server whose kernels run the code; needs --isolation off. Use the address that the server
+    /// prints, and prefer the variable JUPYTER_TOKEN for its token
     #[arg(long, value_name = "URL", conflicts_with = "connection_file", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) server_url: Option<String>,
 
-    /// Token of that server; the variable JUPYTER_TOKEN is seen by nobody else
+    /// Token of that server; unlike the variable JUPYTER_TOKEN, other users can see it
     #[arg(long, value_name = "TOKEN", requires = "server_url", value_parser = secret)]
     pub(crate) token: Option<Secret>,
 
-    /// Kernel that runs on that server, by its id; it is used as it is, and left running
+    /// Id of a kernel that runs on that server; it keeps its state, and is left running
     #[arg(long, value_name = "ID", requires = "server_url", conflicts_with = "kernel", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) kernel_id: Option<String>,
 
-    /// Connection file of a kernel that runs; it is used as it is, and left running; it needs
+    /// Connection file of a running kernel; the kernel keeps its state, and is left running; needs
     /// --isolation off
     #[arg(long, value_name = "FILE", conflicts_with = "kernel")]
     pub(crate) connection_file: Option<PathBuf>,
@@ -45,12 +45,12 @@ fn secret(text: &str) -> Result<Secret, Infallible> {
 }
 
 impl KernelArgs {
-    /// Whether there is any of it.
+    /// Returns true when one of the flags is given.
     pub(crate) fn is_given(&self) -> bool {
         self.flag().is_some()
     }
 
-    /// The first flag of it that is given.
+    /// Returns the first of the flags that is given.
     pub(crate) fn flag(&self) -> Option<&'static str> {
         [
             ("--kernel", self.kernel.is_some()),

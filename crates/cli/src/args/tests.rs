@@ -1,4 +1,4 @@
-//! What is typed means what it says.
+//! Tests of the command line's grammar.
 
 use super::*;
 

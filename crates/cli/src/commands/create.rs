@@ -11,25 +11,25 @@ use tokio::time::timeout;
 use super::list::object;
 use super::run::{Interrupts, warn_of_weak_isolation};
 use crate::args::CreateArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 use crate::settings;
-use crate::terminal::Endings;
+use crate::terminal::TerminationSignals;
 
-/// How long a sandbox that is not wanted any more may take to be there, so that it can be ended.
-const MAKING_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time to wait for a cancelled creation, so that its sandbox can be ended.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes a sandbox that stays, and prints its id.
-pub(crate) async fn create(args: &CreateArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Creates a detached sandbox, and prints its id.
+pub(crate) async fn create(args: &CreateArgs, printer: &Printer) -> Result<u8, CliError> {
     let mut wanted = args.sandbox.clone();
     if wanted.timeout.is_finite() {
-        return Err(Problem::usage(
-            "-t is for what runs, and nothing runs yet",
-            "give it to `sandboxes exec`; --lifetime is how long the sandbox stays",
+        return Err(CliError::usage(
+            "-t limits a run, and `create` runs nothing",
+            "give it to `sandboxes exec`; --lifetime limits the life of the sandbox",
         ));
     }
-    // Each run has a limit of its own; this is the one of the helpers.
+    // Each run has its own limit; this one is for helper commands.
     wanted.timeout = DEFAULT_TIMEOUT.as_secs_f64();
     let mut builder = settings::builder(&wanted, None)?;
     settings::loader_note(&wanted.env).iter().for_each(|note| printer.note(note));
@@ -38,64 +38,64 @@ pub(crate) async fn create(args: &CreateArgs, printer: &Printer) -> Result<u8, P
         builder = builder.name(name);
     }
     let mut interrupts = Interrupts::listen()?;
-    let mut endings = Endings::listen_in_the_background()?;
+    let mut termination = TerminationSignals::listen_unless_ignored()?;
     #[cfg(feature = "docker")]
     tokio::select! {
         pulled = super::image::pull_missing(&args.sandbox, printer) => pulled?,
-        problem = stopped(&mut interrupts, &mut endings) => return Err(problem),
+        problem = stopped(&mut interrupts, &mut termination) => return Err(problem),
     }
     let make =
         async { if args.reuse { builder.get_or_create().await } else { builder.create().await } };
     let mut make = pin!(make);
     let sandbox = tokio::select! {
         created = &mut make => created?,
-        problem = stopped(&mut interrupts, &mut endings) => {
-            // It may be there already without this process knowing of it. One with labels is found by these.
+        problem = stopped(&mut interrupts, &mut termination) => {
+            // The sandbox may exist already. With --reuse its labels identify it.
             if !args.reuse {
                 tokio::select! {
-                    made = timeout(MAKING_TIMEOUT, make) => undo(made, printer).await,
-                    _ = stopped(&mut interrupts, &mut endings) => {}
+                    made = timeout(CREATE_TIMEOUT, make) => undo(made, printer).await,
+                    _ = stopped(&mut interrupts, &mut termination) => {}
                 }
             }
             return Err(problem);
         }
     };
     warn_of_weak_isolation(&sandbox, printer);
-    let told = tokio::select! {
-        told = tell(&sandbox, printer) => told,
-        problem = stopped(&mut interrupts, &mut endings) => Err(problem),
+    let printed = tokio::select! {
+        printed = print_id(&sandbox, printer) => printed,
+        problem = stopped(&mut interrupts, &mut termination) => Err(problem),
     };
-    // Nobody could end what nobody knows. Those with labels that were asked for are found by these.
-    if told.is_err() && !args.reuse {
+    // Without the id the user cannot remove the sandbox. With --reuse its labels identify it.
+    if printed.is_err() && !args.reuse {
         kill(&sandbox, printer).await;
     }
-    told.map(|()| exit::SUCCESS)
+    printed.map(|()| exit::SUCCESS)
 }
 
-/// Waits until this process is asked to stop, and says by what.
-async fn stopped(interrupts: &mut Interrupts, endings: &mut Endings) -> Problem {
+/// Waits until this process is asked to stop, and returns the reason.
+async fn stopped(interrupts: &mut Interrupts, termination: &mut TerminationSignals) -> CliError {
     tokio::select! {
         () = interrupts.next() => super::run::interrupted(),
-        problem = endings.next() => problem,
+        problem = termination.next() => problem,
     }
 }
 
-/// Ends what was made after it was not wanted any more.
+/// Ends a sandbox whose creation was cancelled.
 async fn undo(made: Result<SandboxResult<Sandbox>, Elapsed>, printer: &Printer) {
     match made {
         Ok(Ok(sandbox)) => kill(&sandbox, printer).await,
         Ok(Err(_)) => {}
-        Err(_) => printer.warning("the sandbox may still come to be: `sandboxes ls` shows it"),
+        Err(_) => printer.warning("the sandbox may still be created: see `sandboxes ls`"),
     }
 }
 
 async fn kill(sandbox: &Sandbox, printer: &Printer) {
     if let Err(error) = sandbox.kill().await {
-        printer.warning(&format!("the sandbox may still be there: {error}"));
+        printer.warning(&format!("the sandbox may still exist: {error}"));
     }
 }
 
-async fn tell(sandbox: &Sandbox, printer: &Printer) -> Result<(), Problem> {
+async fn print_id(sandbox: &Sandbox, printer: &Printer) -> Result<(), CliError> {
     let info = sandbox.info();
     match printer.format() {
         Format::Text => {

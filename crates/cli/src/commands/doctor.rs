@@ -1,26 +1,26 @@
-//! `sandboxes doctor`, and the health of variants for whoever else shows it.
+//! `sandboxes doctor`, and the health of variants for other commands.
 
 use code_sandboxes::{CallContext, Health, Registry, Variant, without_rust};
 use serde_json::{Value, json};
 
 use crate::args::ProviderArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 use crate::settings;
 
-/// A variant and how it is.
+/// The health of a variant.
 #[derive(Debug)]
 pub(crate) struct Checkup {
     /// The variant.
     pub(crate) variant: Variant,
     /// Whether this build has it.
     pub(crate) in_build: bool,
-    /// Whether it works, and why not.
+    /// Whether it is usable, and the reason when it is not.
     pub(crate) health: Health,
 }
 
-/// Looks at one variant.
+/// Checks one variant.
 pub(crate) async fn check(variant: Variant) -> Checkup {
     let (in_build, mut health) = match Registry::new().backend(variant) {
         Err(error) => (false, unusable(&error)),
@@ -45,8 +45,8 @@ fn unusable(error: &code_sandboxes::Error) -> Health {
     }
 }
 
-/// Looks at every variant, or the one that is named. The status tells about that one, or the default.
-pub(crate) async fn doctor(args: &ProviderArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Checks every variant, or the named one. The exit status is about the named variant, or the default one.
+pub(crate) async fn doctor(args: &ProviderArgs, printer: &Printer) -> Result<u8, CliError> {
     let selected = settings::variant(args)?;
     let variants = match args.provider {
         Some(_) => vec![selected],
@@ -76,7 +76,7 @@ pub(crate) async fn doctor(args: &ProviderArgs, printer: &Printer) -> Result<u8,
     Ok(if usable { exit::SUCCESS } else { exit::FAILED })
 }
 
-/// `yes` or `no`.
+/// Returns `yes` or `no`.
 pub(crate) fn yes(value: bool) -> String {
     if value { "yes" } else { "no" }.into()
 }

@@ -4,15 +4,15 @@ use code_sandboxes::{Registry, SandboxEnvironment, Variant, lacks_credentials, l
 use serde_json::{Value, json};
 
 use crate::args::ProviderArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 use crate::settings;
 
 /// Lists the environments of a variant, or of every variant of this build.
 ///
-/// One variant that cannot be asked does not hide the others, unless it is the one that was named.
-pub(crate) async fn environments(args: &ProviderArgs, printer: &Printer) -> Result<u8, Problem> {
+/// A variant that fails is skipped with a warning, unless it is the named one.
+pub(crate) async fn environments(args: &ProviderArgs, printer: &Printer) -> Result<u8, CliError> {
     let mut found = Vec::new();
     if args.provider.is_some() {
         let variant = settings::variant(args)?;
@@ -23,7 +23,7 @@ pub(crate) async fn environments(args: &ProviderArgs, printer: &Printer) -> Resu
             match list_environments(variant).await {
                 Ok(environments) => add(&mut found, variant, environments),
                 Err(error) if lacks_credentials(&error) => {}
-                Err(error) => printer.warning(&format!("{variant} is left out: {error}")),
+                Err(error) => printer.warning(&format!("{variant} is skipped: {error}")),
             }
         }
     }
@@ -45,10 +45,10 @@ fn add(found: &mut Found, variant: Variant, environments: Vec<SandboxEnvironment
     found.extend(environments.into_iter().map(|environment| (variant, environment)));
 }
 
-/// A name, and what stands below it.
+/// A header, and the text of a cell.
 type Column = (&'static str, fn(&SandboxEnvironment) -> String);
 
-/// What is known of some of them. Those of this host cost nothing, and have what it has.
+/// Returns the columns that have a text for some environment: local environments have no cost and no resources.
 fn columns(found: &Found) -> Vec<Column> {
     let always: [Column; 3] = [
         ("Name", |environment| environment.name.clone()),
@@ -70,7 +70,7 @@ fn gpu(environment: &SandboxEnvironment) -> String {
     match (environment.gpu_count.unwrap_or_default(), &environment.gpu) {
         (0, None) => String::new(),
         (0, Some(kind)) => kind.clone(),
-        (count, kind) => format!("{count} {}", kind.as_deref().unwrap_or("of a type not told")),
+        (count, kind) => format!("{count} {}", kind.as_deref().unwrap_or("of unknown type")),
     }
 }
 

@@ -1,23 +1,23 @@
-//! `sandboxes exec`: one more run in a sandbox that is there.
+//! `sandboxes exec`: a run in an existing sandbox.
 
 use code_sandboxes::{Command, Sandbox, seconds};
 use serde_json::json;
 
-use super::attach::attach_running;
 use super::run::{
-    Export, Extras, Interrupts, Task, Visit, check_terminal, cpu_time, name_sandbox,
+    Export, Interrupts, RunOptions, RunTarget, Task, check_terminal, cpu_time, name_sandbox,
     start_in_background, warn_of_weak_isolation,
 };
+use super::target::attach_running;
 use crate::args::ExecArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 
-/// Runs what the arguments name. The status is that of the program; the sandbox stays.
-pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Runs what the arguments name in an existing sandbox. The exit status is that of the program.
+pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, CliError> {
     check_terminal(args.tty)?;
-    let task = Task::of(&args.as_run())?.known_as(&args.id);
-    // What can be refused is refused before a sandbox is looked for.
+    let task = Task::from_args(&args.as_run())?.known_as(&args.id);
+    // Wrong usage is an error before the sandbox is looked up.
     if !task.source.depends_on_sandbox() {
         details(args, &task)?;
     }
@@ -29,32 +29,32 @@ pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, Probl
         () = interrupts.next() => return Err(super::run::interrupted()),
     };
     let task = task.in_sandbox(&sandbox).or_program(&sandbox);
-    let (export, extras) = details(args, &task)?;
+    let (export, options) = details(args, &task)?;
     if args.detach {
         let started = tokio::select! {
-            started = start_in_background(&sandbox, task, timeout, &extras, &args.with) => started?,
+            started = start_in_background(&sandbox, task, timeout, &options, &args.with) => started?,
             () = interrupts.next() => return Err(super::run::interrupted()),
         };
-        return tell(&sandbox, &args.id, &started, printer).await;
+        return print_started(&sandbox, &args.id, &started, printer).await;
     }
     warn_of_weak_isolation(&sandbox, printer);
     let (tty, with) = (args.tty, args.with.clone());
-    let visit = Visit { task, timeout, extras, stays: true, tty, export, with };
-    visit.attend(&sandbox, &mut interrupts, printer).await
+    let target = RunTarget { task, timeout, options, stays: true, tty, export, with };
+    target.attend(&sandbox, &mut interrupts, printer).await
 }
 
-/// Says by which id it can be found, and what shows its output.
-async fn tell(
+/// Prints the id of a background command, and how to see its output.
+async fn print_started(
     sandbox: &Sandbox,
     name: &str,
     started: &Command,
     printer: &Printer,
-) -> Result<u8, Problem> {
+) -> Result<u8, CliError> {
     if printer.format() == Format::Text {
         printer.stdout(format!("{}\n", started.id).as_bytes()).await?;
         let end = started.pid.map(|pid| format!(", `sandboxes exec {name} kill {pid}` ends it"));
         printer.note(&format!(
-            "it runs in the background: `sandboxes logs --follow {name}` shows what it prints{}",
+            "the command runs in the background: `sandboxes logs --follow {name}` shows its output{}",
             end.unwrap_or_default()
         ));
     } else {
@@ -65,17 +65,17 @@ async fn tell(
     Ok(exit::SUCCESS)
 }
 
-/// What is kept of the run and what is said of it alone, as far as it goes together with what is run.
-fn details(args: &ExecArgs, task: &Task) -> Result<(Export, Extras), Problem> {
-    let export = Export::of(&args.export, &task.source)?;
+/// Makes the export and the options of the run, and checks that they fit what is run.
+fn details(args: &ExecArgs, task: &Task) -> Result<(Export, RunOptions), CliError> {
+    let export = Export::from_args(&args.export, &task.source)?;
     if args.context.is_some() && !task.source.is_code() {
-        return Err(Problem::usage(
-            "--context is for code of the interpreter, and this is a command",
+        return Err(CliError::usage(
+            "--context is for code of the interpreter, not for commands",
             "leave it out, or say --lang python",
         ));
     }
     let cpu_time = cpu_time(args.cpu_time)?;
-    let mut extras = Extras::of(&args.env, args.workdir.clone(), args.context.clone())?;
-    extras.cpu_time = cpu_time;
-    Ok((export, extras))
+    let mut options = RunOptions::from_args(&args.env, args.workdir.clone(), args.context.clone())?;
+    options.cpu_time = cpu_time;
+    Ok((export, options))
 }

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::list::span;
 use crate::args::{BuildArgs, ImageArgs, ImageCommand, SandboxArgs};
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 use crate::settings;
 
-/// Builds, lists and fetches images of the engine. What the engine says meanwhile goes to standard error.
-pub(crate) async fn image(args: &ImageArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Builds, lists and pulls images of the engine. The engine's progress goes to standard error.
+pub(crate) async fn image(args: &ImageArgs, printer: &Printer) -> Result<u8, CliError> {
     let build = match &args.command {
         ImageCommand::Build(args) => Some(build(args)?),
         ImageCommand::List | ImageCommand::Pull { .. } => None,
@@ -23,38 +23,38 @@ pub(crate) async fn image(args: &ImageArgs, printer: &Printer) -> Result<u8, Pro
         ImageCommand::List => list(&images, printer).await?,
         ImageCommand::Pull { name } => {
             images.pull(name, progress).await?;
-            tell(name, printer).await?;
+            print_name(name, printer).await?;
         }
         ImageCommand::Build(_) => {
             let name = images.build(&build.unwrap_or_default(), progress).await?;
-            tell(&name, printer).await?;
+            print_name(&name, printer).await?;
         }
     }
     Ok(exit::SUCCESS)
 }
 
-/// Fetches the image of a sandbox that is about to be made, if that is asked for and the engine does not have it.
-pub(crate) async fn pull_missing(args: &SandboxArgs, printer: &Printer) -> Result<(), Problem> {
+/// Pulls the image of a new sandbox, if --pull is given and the engine does not have the image.
+pub(crate) async fn pull_missing(args: &SandboxArgs, printer: &Printer) -> Result<(), CliError> {
     if !args.pull {
         return Ok(());
     }
     if settings::variant(&args.provider)? != Variant::LOCAL_DOCKER {
-        let message = "--pull is for the images of a container engine";
-        return Err(Problem::usage(message, "say -p local-docker, too"));
+        let message = "--pull is for images of a container engine";
+        return Err(CliError::usage(message, "add -p local-docker"));
     }
     let Some(name) = &args.image else {
-        return Err(Problem::usage("--pull needs an image", "name it with --image"));
+        return Err(CliError::usage("--pull needs an image", "name it with --image"));
     };
     let images = Images::connect(&DockerConfig::default()).await?;
     images.pull_missing(name, |step| printer.progress(step)).await?;
     Ok(())
 }
 
-fn build(args: &BuildArgs) -> Result<ImageBuild, Problem> {
+fn build(args: &BuildArgs) -> Result<ImageBuild, CliError> {
     let ca_bundle = args.ca_bundle.as_ref().map(|path| {
         std::fs::read(path).map_err(|error| {
             let message = format!("--ca-bundle {}: {error}", path.display());
-            Problem::usage(message, "name a file of this host with certificates (PEM)")
+            CliError::usage(message, "name a file of this host with certificates (PEM)")
         })
     });
     let mut build = ImageBuild::default();
@@ -68,14 +68,14 @@ fn build(args: &BuildArgs) -> Result<ImageBuild, Problem> {
     Ok(build)
 }
 
-async fn tell(name: &str, printer: &Printer) -> Result<(), Problem> {
+async fn print_name(name: &str, printer: &Printer) -> Result<(), CliError> {
     match printer.format() {
         Format::Text => printer.stdout(format!("{name}\n").as_bytes()).await,
         Format::Json | Format::JsonLines => printer.json(&json!({ "image": name })).await,
     }
 }
 
-async fn list(images: &Images, printer: &Printer) -> Result<(), Problem> {
+async fn list(images: &Images, printer: &Printer) -> Result<(), CliError> {
     let all = images.list().await?;
     match printer.format() {
         Format::Text => {

@@ -7,17 +7,17 @@ use code_sandboxes::{Error, ErrorKind, seconds};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::attach::attach_running;
+use super::target::attach_running;
 use crate::args::InstallArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 
-/// Files of requirements that may name each other.
+/// Maximum nesting of requirements files.
 const MAX_DEPTH: usize = 8;
 
 /// Installs packages in a sandbox.
-pub(crate) async fn install(args: &InstallArgs, printer: &Printer) -> Result<u8, Problem> {
+pub(crate) async fn install(args: &InstallArgs, printer: &Printer) -> Result<u8, CliError> {
     let mut packages = args.packages.clone();
     for file in &args.requirement {
         read(file, MAX_DEPTH, &mut packages)?;
@@ -34,7 +34,7 @@ pub(crate) async fn install(args: &InstallArgs, printer: &Printer) -> Result<u8,
     let done = timeout(limit, installing).await.unwrap_or_else(|_| {
         let message = format!("packages were not installed within {} seconds", args.timeout);
         Err(Error::new(ErrorKind::Timeout, "start_command", message)
-            .with_hint("`--timeout SECONDS` gives it longer"))
+            .with_hint("raise the limit with `--timeout SECONDS`"))
     });
     done?;
     if printer.format() != Format::Text {
@@ -44,17 +44,17 @@ pub(crate) async fn install(args: &InstallArgs, printer: &Printer) -> Result<u8,
     Ok(exit::SUCCESS)
 }
 
-/// Adds the packages that a file of requirements lists.
-fn read(file: &Path, depth: usize, packages: &mut Vec<String>) -> Result<(), Problem> {
+/// Adds the packages of a requirements file.
+fn read(file: &Path, depth: usize, packages: &mut Vec<String>) -> Result<(), CliError> {
     let shown = file.display();
     if depth == 0 {
         let message =
-            format!("{shown}: more than {MAX_DEPTH} files of requirements name each other");
-        return Err(Problem::usage(message, "put them into one file"));
+            format!("{shown}: requirements files are nested more than {MAX_DEPTH} levels deep");
+        return Err(CliError::usage(message, "put the packages into one file"));
     }
     let text = fs::read_to_string(file).map_err(|error| {
         let message = format!("the requirements in {shown} cannot be read: {error}");
-        Problem::usage(message, "name a text file of this host that lists packages")
+        CliError::usage(message, "name a text file of this host that lists packages")
     })?;
     for line in lines(&text) {
         let nested = ["--requirement=", "--requirement ", "-r"];
@@ -62,10 +62,9 @@ fn read(file: &Path, depth: usize, packages: &mut Vec<String>) -> Result<(), Pro
             let name = name.trim();
             read(&file.parent().unwrap_or(Path::new("")).join(name), depth - 1, packages)?;
         } else if line.starts_with('-') || line.contains(" --hash") {
-            let message =
-                format!("{shown} has `{line}`, and of options it may have `-r FILE` alone");
-            let hint = "name packages and versions; where they come from, PIP_INDEX_URL and pip's own configuration say";
-            return Err(Problem::usage(message, hint));
+            let message = format!("{shown} has `{line}`; the only option allowed is `-r FILE`");
+            let hint = "name packages and versions; PIP_INDEX_URL and the configuration of pip select the index";
+            return Err(CliError::usage(message, hint));
         } else {
             packages.push(line);
         }
@@ -73,7 +72,7 @@ fn read(file: &Path, depth: usize, packages: &mut Vec<String>) -> Result<(), Pro
     Ok(())
 }
 
-/// The lines that say something, put together where they end in a backslash, and without their comments.
+/// Returns the lines without comments and empty lines. A line that ends in a backslash is joined with the next one.
 fn lines(text: &str) -> Vec<String> {
     let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let without_comment = |line: &str| {
@@ -108,14 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn files_of_requirements_are_read_as_pip_reads_them() {
+    fn requirements_files_are_read_as_by_pip() {
         let text = "# all\n\nrequests>=2 # comment\r\nrich \\\n  >=13\n-r base.txt\na; python_version < '4'\n";
         let expected = ["requests>=2", "rich    >=13", "six", "a; python_version < '4'"];
         assert_eq!(read_text(text).unwrap(), expected);
     }
 
     #[test]
-    fn what_cannot_be_kept_of_a_file_is_refused() {
+    fn other_options_are_refused() {
         for line in
             ["--index-url https://x", "-e .", "a==1 --hash=sha256:00", "-r requirements.txt"]
         {

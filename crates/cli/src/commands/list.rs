@@ -3,24 +3,25 @@
 use code_sandboxes::{
     Error, ErrorKind, Registry, Sandbox, SandboxInfo, Tags, detached, lacks_credentials, unix_now,
 };
+use sandbox_supervisor::client::is_connect_error;
 use serde_json::{Value, json};
 
 use super::run::name_sandbox;
 use crate::args::{ListArgs, ProviderArgs};
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 use crate::settings;
 
-/// Lists the sandboxes that run, and when it is wanted those whose logs are still there.
-pub(crate) async fn list(args: &ListArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Lists running sandboxes, and with --all also ended ones whose logs still exist.
+pub(crate) async fn list(args: &ListArgs, printer: &Printer) -> Result<u8, CliError> {
     let labels = settings::labels(&args.label)?;
     let Found { mut infos, failed } = find(&args.provider, &labels, printer).await?;
     if args.all && failed.is_none() {
         infos.extend(ended(&args.provider, &labels).await?);
         infos.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
     }
-    // What is there is worth seeing, but an empty list would say that nothing is.
+    // After a failure the sandboxes found are shown, but an empty list would be misleading.
     if let Some(problem) = failed {
         if printer.format() == Format::Text && !infos.is_empty() {
             show(&infos, printer).await?;
@@ -31,7 +32,7 @@ pub(crate) async fn list(args: &ListArgs, printer: &Printer) -> Result<u8, Probl
     Ok(exit::SUCCESS)
 }
 
-async fn show(found: &[SandboxInfo], printer: &Printer) -> Result<(), Problem> {
+async fn show(found: &[SandboxInfo], printer: &Printer) -> Result<(), CliError> {
     match printer.format() {
         Format::Text => {
             let headers = ["ID", "Name", "Status", "Isolation", "Age", "Left", "Labels"];
@@ -45,21 +46,21 @@ async fn show(found: &[SandboxInfo], printer: &Printer) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What was found, and what kept us from looking everywhere.
+/// Sandboxes that were found, and the first failure of a variant.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) infos: Vec<SandboxInfo>,
-    pub(crate) failed: Option<Problem>,
+    pub(crate) failed: Option<CliError>,
 }
 
-/// The sandboxes with these labels, the oldest first.
+/// Finds the sandboxes with these labels, the oldest first.
 ///
-/// One variant that cannot be asked does not hide the others, unless it is the one that was named.
+/// A variant that fails is skipped, unless it is the named one.
 pub(crate) async fn find(
     provider: &ProviderArgs,
     labels: &Tags,
     printer: &Printer,
-) -> Result<Found, Problem> {
+) -> Result<Found, CliError> {
     let Found { infos: mut found, mut failed } = Found::default();
     if provider.provider.is_some() {
         found = Sandbox::list(settings::variant(provider)?).await?;
@@ -68,12 +69,11 @@ pub(crate) async fn find(
             match Sandbox::list(status.variant).await {
                 Ok(infos) => found.extend(infos),
                 Err(error) if lacks_credentials(&error) => {}
-                Err(error) if failed.is_none() => failed = Some(Problem::from(error)),
-                // Such as a supervisor that both variants need.
-                Err(error) if failed.as_ref().is_some_and(|f| f.message() == error.to_string()) => {
-                }
+                Err(error) if failed.is_none() => failed = Some(CliError::from(error)),
+                // All variants need the same supervisor.
+                Err(error) if is_connect_error(&error) && is_reported(&failed) => {}
                 Err(error) => {
-                    printer.warning(&format!("{} is left out: {error}", status.variant));
+                    printer.warning(&format!("{} is skipped: {error}", status.variant));
                 }
             }
         }
@@ -83,28 +83,36 @@ pub(crate) async fn find(
     Ok(Found { infos: found, failed })
 }
 
+fn is_reported(failed: &Option<CliError>) -> bool {
+    matches!(failed, Some(CliError::Sandbox(first)) if is_connect_error(first))
+}
+
 fn has_labels(info: &SandboxInfo, labels: &Tags) -> bool {
     labels.iter().all(|(key, value)| info.tags.get(key) == Some(value))
 }
 
-/// What the supervisor remembers of sandboxes that have ended.
+/// Lists the ended sandboxes that the supervisor still has.
 pub(crate) async fn ended(
     provider: &ProviderArgs,
     labels: &Tags,
-) -> Result<Vec<SandboxInfo>, Problem> {
+) -> Result<Vec<SandboxInfo>, CliError> {
     let variant = provider.provider.as_ref().map(|_| settings::variant(provider)).transpose()?;
     let Some(mut about) = detached::status().await? else { return Ok(Vec::new()) };
-    // A supervisor of an older version does not tell.
-    let remembered = about.remove("ended").unwrap_or_else(|| json!([]));
-    let mut ended: Vec<SandboxInfo> = serde_json::from_value(remembered).map_err(|error| {
-        Error::new(ErrorKind::Protocol, "list", "the answer of the supervisor is not understood")
-            .with_source(error)
+    // A supervisor of an older version does not report them.
+    let listed = about.remove("ended").unwrap_or_else(|| json!([]));
+    let mut ended: Vec<SandboxInfo> = serde_json::from_value(listed).map_err(|error| {
+        Error::new(
+            ErrorKind::Protocol,
+            "list",
+            "the supervisor's list of ended sandboxes is malformed",
+        )
+        .with_source(error)
     })?;
     ended.retain(|info| has_labels(info, labels) && variant.is_none_or(|v| v == info.variant));
     Ok(ended)
 }
 
-/// What is known of a sandbox, also under the names that other programs of this kind use.
+/// Returns the JSON object of a sandbox, with aliases of fields as other sandbox tools name them.
 pub(crate) fn object(info: &SandboxInfo) -> Value {
     let mut object = json!(info);
     name_sandbox(&mut object, Some(&info.id));
@@ -127,7 +135,7 @@ fn row(info: &SandboxInfo) -> Vec<String> {
     ]
 }
 
-/// A time in its largest unit.
+/// Formats a time in its largest unit.
 pub(crate) fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     let (value, unit) = match seconds {

@@ -4,14 +4,14 @@ use code_sandboxes::CallContext;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::attach::attach;
+use super::target::attach;
 use crate::args::LogsArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 
-/// Shows what was run in a sandbox and what it printed. As JSON: one object a line.
-pub(crate) async fn logs(args: &LogsArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Prints the log of a sandbox. As JSON, each line is an object.
+pub(crate) async fn logs(args: &LogsArgs, printer: &Printer) -> Result<u8, CliError> {
     let sandbox = attach(&args.id, &args.provider).await?;
     let instance = sandbox.instance("logs")?;
     let mut lines = instance.life().logs(&CallContext::new(), args.follow).await?;
@@ -25,13 +25,13 @@ pub(crate) async fn logs(args: &LogsArgs, printer: &Printer) -> Result<u8, Probl
     Ok(exit::SUCCESS)
 }
 
-/// The parts of a line: time, run, what it is, text.
+/// Parses a line: time, run, type and text.
 fn object(line: &str) -> Value {
     let mut parts = line.splitn(4, ' ');
-    let (time, run, what) = (parts.next(), parts.next(), parts.next());
-    match (time, run.and_then(|run| run.parse::<u64>().ok()), what) {
-        (Some(time), Some(run), Some(what)) => {
-            json!({"time": time, "run": run, "type": what, "text": parts.next().unwrap_or("")})
+    let (time, run, kind) = (parts.next(), parts.next(), parts.next());
+    match (time, run.and_then(|run| run.parse::<u64>().ok()), kind) {
+        (Some(time), Some(run), Some(kind)) => {
+            json!({"time": time, "run": run, "type": kind, "text": parts.next().unwrap_or("")})
         }
         _ => json!({ "text": line }),
     }

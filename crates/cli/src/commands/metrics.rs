@@ -3,22 +3,21 @@
 use code_sandboxes::ByteSize;
 use serde_json::{Value, json};
 
-use super::able;
-use super::attach::attach_running;
 use super::run::name_sandbox;
+use super::target::{attach_running, check_capability};
 use crate::args::SandboxesArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 
-/// What sandboxes use now. The first that cannot be asked ends it.
-pub(crate) async fn metrics(args: &SandboxesArgs, printer: &Printer) -> Result<u8, Problem> {
-    let mut asked = Vec::new();
+/// Prints the resource usage of sandboxes. The first failure ends the command.
+pub(crate) async fn metrics(args: &SandboxesArgs, printer: &Printer) -> Result<u8, CliError> {
+    let mut all = Vec::new();
     for id in &args.ids {
         let sandbox = attach_running(id, &args.provider).await?;
-        able::check(&sandbox, "metrics", |can| can.metrics)?;
+        check_capability(&sandbox, "metrics", |can| can.metrics)?;
         let metrics = sandbox.metrics().await?;
-        asked.push((sandbox.id().unwrap_or_default(), metrics));
+        all.push((sandbox.id().unwrap_or_default(), metrics));
     }
     if printer.format() == Format::Text {
         let headers = ["Sandbox", "CPU", "Memory", "Disk", "Processes"];
@@ -31,9 +30,9 @@ pub(crate) async fn metrics(args: &SandboxesArgs, printer: &Printer) -> Result<u
                 metrics.processes.to_string(),
             ]
         };
-        printer.table(&headers, asked.into_iter().map(row).collect()).await?;
+        printer.table(&headers, all.into_iter().map(row).collect()).await?;
     } else {
-        let all: Vec<Value> = asked
+        let objects: Vec<Value> = all
             .into_iter()
             .map(|(id, metrics)| {
                 let mut shown = json!(metrics);
@@ -41,7 +40,7 @@ pub(crate) async fn metrics(args: &SandboxesArgs, printer: &Printer) -> Result<u
                 shown
             })
             .collect();
-        printer.json(&json!(all)).await?;
+        printer.json(&json!(objects)).await?;
     }
     Ok(exit::SUCCESS)
 }

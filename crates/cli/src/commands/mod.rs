@@ -1,17 +1,12 @@
-//! One module per command. Each returns an exit status, or the problem that kept it from its work.
+//! One module per command. A command returns an exit status, or an error.
 
-mod able;
-mod attach;
 mod completion;
 mod cp;
 mod create;
-mod disk;
 mod doctor;
-mod end;
 mod environments;
 mod exec;
 mod expose;
-mod hold;
 #[cfg(feature = "docker")]
 mod image;
 mod install;
@@ -19,13 +14,15 @@ mod list;
 mod logs;
 mod man;
 mod metrics;
-mod place;
+mod pause;
 mod providers;
 mod repl;
 mod run;
 mod shell;
 mod snapshot;
+mod stop;
 mod supervisor;
+mod target;
 mod test;
 
 use std::io;
@@ -37,20 +34,20 @@ use tracing_subscriber::EnvFilter;
 
 use self::supervisor::supervise;
 use crate::args::{Cli, Command, GlobalArgs};
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::Printer;
-use crate::problem::Problem;
-use crate::terminal::Endings;
-use end::End;
-use hold::Hold;
+use crate::terminal::TerminationSignals;
+use pause::PauseAction;
+use stop::StopMode;
 
-/// How long it may take to remove what an interrupted copy has written.
-const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time to remove the files of an interrupted copy.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The variable that chooses what is logged, as in other Rust programs.
+/// Environment variable that selects what is logged, as in other Rust programs.
 const LOG_VARIABLE: &str = "RUST_LOG";
 
-/// Carries out a command and returns the exit status.
+/// Runs a command and returns the exit status.
 pub(crate) fn execute(cli: Cli) -> u8 {
     log(&cli.global);
     let stream_json = match &cli.command {
@@ -62,31 +59,30 @@ pub(crate) fn execute(cli: Cli) -> u8 {
     let runtime = match runtime(&cli.command) {
         Ok(runtime) => runtime,
         Err(error) => {
-            printer.failure(&format!("the runtime does not start: {error}"), None);
+            printer.failure(&format!("the runtime cannot start: {error}"), None);
             return exit::SANDBOX;
         }
     };
     let status = runtime.block_on(async {
-        match carry_out(cli.command, &printer).await {
+        match run_command(cli.command, &printer).await {
             Ok(status) => status,
-            Err(problem) => {
-                printer.problem(&problem).await;
-                problem.status()
+            Err(error) => {
+                printer.error(&error).await;
+                error.status()
             }
         }
     });
-    // A copy that was interrupted is removed on a thread of its own.
-    if !wait_for_transfers(CLEARING_TIMEOUT) {
-        printer.warning(
-            "a copy that was interrupted has left files behind, whose names begin with .sandbox-",
-        );
+    // Files of an interrupted copy are removed by another thread.
+    if !wait_for_transfers(CLEANUP_TIMEOUT) {
+        printer
+            .warning("an interrupted copy has left files behind; their names begin with .sandbox-");
     }
-    // A thread that waits for something must not hold up the exit.
+    // Threads that wait must not delay the exit.
     runtime.shutdown_background();
     status
 }
 
-/// One thread is enough, and quicker, for all but the one command that serves many.
+/// Makes the runtime: two threads for the supervisor, which serves many clients, and otherwise one, which starts faster.
 fn runtime(command: &Command) -> io::Result<Runtime> {
     match command {
         Command::Supervisor(_) => {
@@ -96,19 +92,19 @@ fn runtime(command: &Command) -> io::Result<Runtime> {
     }
 }
 
-/// What a command has made goes when this process is asked to end, as it does at the end of the command.
-async fn carry_out(command: Command, printer: &Printer) -> Result<u8, Problem> {
+/// Runs a command until it is done or this process is asked to end. Dropping the command ends its sandbox.
+async fn run_command(command: Command, printer: &Printer) -> Result<u8, CliError> {
     if !matches!(command, Command::Run(_) | Command::Cp(_) | Command::Test(_)) {
         return dispatch(command, printer).await;
     }
-    let mut endings = Endings::listen_in_the_background()?;
+    let mut termination = TerminationSignals::listen_unless_ignored()?;
     tokio::select! {
         done = dispatch(command, printer) => done,
-        ending = endings.next() => Err(ending),
+        ending = termination.next() => Err(ending),
     }
 }
 
-async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
+async fn dispatch(command: Command, printer: &Printer) -> Result<u8, CliError> {
     match command {
         Command::Run(args) => run::run(*args, printer).await,
         Command::Create(args) => create::create(&args, printer).await,
@@ -121,10 +117,10 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Expose(args) => expose::expose(&args, printer).await,
         Command::Logs(args) => logs::logs(&args, printer).await,
         Command::Metrics(args) => metrics::metrics(&args, printer).await,
-        Command::Stop(args) => end::end(&args, End::Stop, printer).await,
-        Command::Rm(args) => end::end(&args, End::Remove, printer).await,
-        Command::Pause(args) => hold::hold(&args, Hold::Pause, printer).await,
-        Command::Resume(args) => hold::hold(&args, Hold::Resume, printer).await,
+        Command::Stop(args) => stop::stop(&args, StopMode::Stop, printer).await,
+        Command::Rm(args) => stop::stop(&args, StopMode::Remove, printer).await,
+        Command::Pause(args) => pause::pause(&args, PauseAction::Pause, printer).await,
+        Command::Resume(args) => pause::pause(&args, PauseAction::Resume, printer).await,
         Command::Snapshot(args) => snapshot::snapshot(&args, printer).await,
         #[cfg(feature = "docker")]
         Command::Image(args) => image::image(&args, printer).await,
@@ -138,14 +134,14 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
     }
 }
 
-/// Logging costs time at the start, so it is only set up for those who ask.
+/// Sets up logging if it is requested, because it delays the start.
 fn log(global: &GlobalArgs) {
     if global.verbose == 0 && std::env::var_os(LOG_VARIABLE).is_none() {
         return;
     }
     let fallback = match global.verbose {
         0 => "warn",
-        // What connections do in detail is for whoever says it twice.
+        // Details of connections are logged with -vv only.
         1 => "debug,h2=warn,hyper=warn,hyper_util=warn,reqwest=warn,rustls=warn,tungstenite=warn",
         _ => "trace",
     };

@@ -4,15 +4,15 @@ use code_sandboxes::{Registry, Variant, VariantStatus};
 use serde_json::{Map, Value, json};
 
 use super::doctor::{Checkup, check, yes};
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 
-/// Columns of a line of capabilities.
+/// Maximum width of a line of capabilities.
 const WIDTH: usize = 100;
 
-/// Lists every variant: whether this build has it, whether it is usable here, and what it can do.
-pub(crate) async fn providers(printer: &Printer) -> Result<u8, Problem> {
+/// Lists every variant: whether it is in this build, whether it is usable on this host, and its capabilities.
+pub(crate) async fn providers(printer: &Printer) -> Result<u8, CliError> {
     let known = Registry::new().variants();
     let mut checkups = Vec::with_capacity(known.len());
     for status in &known {
@@ -54,7 +54,7 @@ fn capabilities(variant: Variant) -> Option<Vec<(&'static str, bool)>> {
     Some(Registry::new().backend(variant).ok()?.capabilities().entries())
 }
 
-/// What a variant of this build can do, and what not. With some isolation modes it may be less.
+/// Lists the capabilities that a variant has and lacks. Some isolation modes have fewer.
 fn abilities(checkup: &Checkup) -> String {
     let variant = checkup.variant;
     let Some(entries) = capabilities(variant) else { return String::new() };
@@ -64,7 +64,7 @@ fn abilities(checkup: &Checkup) -> String {
     has + &wrapped(&format!("{variant} lacks:"), names(false))
 }
 
-/// A title, and words below it in lines of bounded length.
+/// Formats a title, and words below it in lines of at most [`WIDTH`].
 fn wrapped<'a>(title: &str, words: impl Iterator<Item = &'a str>) -> String {
     let mut text = title.to_owned();
     let mut column = WIDTH;

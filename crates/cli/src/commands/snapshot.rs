@@ -3,16 +3,16 @@
 use code_sandboxes::{ByteSize, CallContext, Sandbox, SnapshotInfo, unix_now};
 use serde_json::json;
 
-use super::attach::attach_running;
 use super::list::span;
+use super::target::attach_running;
 use crate::args::{ProviderArgs, SnapshotArgs, SnapshotCommand};
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 use crate::settings;
 
-/// Takes, lists, deletes snapshots, and goes back to one.
-pub(crate) async fn snapshot(args: &SnapshotArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Creates, lists, deletes and restores snapshots.
+pub(crate) async fn snapshot(args: &SnapshotArgs, printer: &Printer) -> Result<u8, CliError> {
     match &args.command {
         SnapshotCommand::Create { id, name, description, provider } => {
             let instance = attach_running(id, provider).await?.instance("create_snapshot")?;
@@ -23,17 +23,17 @@ pub(crate) async fn snapshot(args: &SnapshotArgs, printer: &Printer) -> Result<u
             for what in &taken.left_out {
                 printer.note(&format!("not in the snapshot: {what}"));
             }
-            tell(&taken, printer).await?;
+            print_snapshot(&taken, printer).await?;
         }
         SnapshotCommand::Restore { id, name, provider } => {
             let restored = attach_running(id, provider).await?.restore_snapshot(name).await?;
             for what in &restored.left_out {
-                printer.note(&format!("did not come back: {what}"));
+                printer.note(&format!("not restored: {what}"));
             }
             if restored.contexts.is_empty() {
-                printer.note("files came back; interpreters begin empty");
+                printer.note("files were restored; interpreters start empty");
             }
-            tell(&restored, printer).await?;
+            print_snapshot(&restored, printer).await?;
         }
         SnapshotCommand::List { provider } => list(provider, printer).await?,
         SnapshotCommand::Rm { names, provider } => remove(names, provider, printer).await?,
@@ -41,14 +41,14 @@ pub(crate) async fn snapshot(args: &SnapshotArgs, printer: &Printer) -> Result<u
     Ok(exit::SUCCESS)
 }
 
-async fn tell(info: &SnapshotInfo, printer: &Printer) -> Result<(), Problem> {
+async fn print_snapshot(info: &SnapshotInfo, printer: &Printer) -> Result<(), CliError> {
     match printer.format() {
         Format::Text => printer.stdout(format!("{}\n", info.name).as_bytes()).await,
         Format::Json | Format::JsonLines => printer.json(&json!(info)).await,
     }
 }
 
-async fn list(provider: &ProviderArgs, printer: &Printer) -> Result<(), Problem> {
+async fn list(provider: &ProviderArgs, printer: &Printer) -> Result<(), CliError> {
     let all = Sandbox::list_snapshots(settings::variant(provider)?).await?;
     match printer.format() {
         Format::Text => {
@@ -73,18 +73,18 @@ fn row(info: &SnapshotInfo) -> Vec<String> {
     ]
 }
 
-/// Deletes each; the first that fails decides the status.
+/// Deletes snapshots. All are tried; the first failure decides the exit status.
 async fn remove(
     names: &[String],
     provider: &ProviderArgs,
     printer: &Printer,
-) -> Result<(), Problem> {
+) -> Result<(), CliError> {
     let variant = settings::variant(provider)?;
     let (mut deleted, mut failed) = (Vec::new(), None);
     for name in names {
         match Sandbox::delete_snapshot(variant, name).await {
             Ok(()) => deleted.push(name),
-            Err(error) if failed.is_none() => failed = Some(Problem::from(error)),
+            Err(error) if failed.is_none() => failed = Some(CliError::from(error)),
             Err(error) => printer.failure(&error.to_string(), error.hint()),
         }
     }

@@ -1,4 +1,4 @@
-//! `sandboxes test`: whether a sandbox can be made and used, by doing it.
+//! `sandboxes test`: creates and uses a sandbox of each variant.
 
 use std::time::{Duration, Instant};
 
@@ -6,26 +6,26 @@ use code_sandboxes::{CallContext, Error, ErrorKind, Registry, Sandbox, Variant};
 use serde_json::{Value, json};
 
 use crate::args::ProviderArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 use crate::settings;
 
 const GREETING: &str = "hello from the sandbox";
-const PATIENCE: Duration = Duration::from_secs(120);
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What came of one variant.
-struct Tested {
+/// The result of one variant.
+struct VariantTest {
     variant: Variant,
     problem: Option<Error>,
-    /// It was not asked for by name, and this host lacks what it needs.
+    /// Whether the variant was not named, and this host lacks a requirement of it.
     skipped: bool,
     took: Duration,
 }
 
-/// Makes a sandbox of each variant, runs something in it, and ends it. The status is 0 when all of them work. Unless it is
-/// named, a variant that this host lacks something for is skipped; the one that needs nothing never is.
-pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Creates a sandbox of each variant, runs a command in it, and ends it. The exit status is 0 when all of them work. A variant
+/// that is not named is skipped when this host lacks its requirements; the default variant is never skipped.
+pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, CliError> {
     let variants = match &args.provider {
         Some(_) => vec![settings::variant(args)?],
         None => {
@@ -35,7 +35,7 @@ pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, P
     };
     let mut all = Vec::new();
     for variant in variants {
-        let began = Instant::now();
+        let start = Instant::now();
         let is_named = args.provider.is_some() || variant == Registry::new().default_variant();
         let missing = if is_named { None } else { missing(variant).await? };
         let skipped = missing.is_some();
@@ -43,7 +43,7 @@ pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, P
             Some(missing) => Some(missing),
             None => try_out(variant).await.err(),
         };
-        all.push(Tested { variant, problem, skipped, took: began.elapsed() });
+        all.push(VariantTest { variant, problem, skipped, took: start.elapsed() });
     }
     match printer.format() {
         Format::Text => {
@@ -61,11 +61,12 @@ pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, P
     Ok(if works { exit::SUCCESS } else { exit::FAILED })
 }
 
-/// What this host lacks for a variant.
+/// Returns the error of a variant whose requirements this host lacks.
 async fn missing(variant: Variant) -> Result<Option<Error>, Error> {
     if !variant.is_local() {
-        let error = Error::new(ErrorKind::Unavailable, "test", "it may cost something");
-        return Ok(Some(error.with_hint(format!("ask for it: `sandboxes test -p {variant}`"))));
+        let error =
+            Error::new(ErrorKind::Unavailable, "test", "a sandbox of this variant may cost money");
+        return Ok(Some(error.with_hint(format!("test it with `sandboxes test -p {variant}`"))));
     }
     let health = Registry::new().backend(variant)?.health(&CallContext::default()).await?;
     let error = Error::new(ErrorKind::Unavailable, "test", health.detail);
@@ -80,7 +81,7 @@ async fn try_out(variant: Variant) -> Result<(), Error> {
     let builder = Sandbox::builder().variant(variant);
     if !Registry::new().backend(variant)?.capabilities().commands {
         let code = format!("print({GREETING:?})");
-        let run = builder.scope(async |sandbox| sandbox.run_code(code).timeout(PATIENCE).await);
+        let run = builder.scope(async |sandbox| sandbox.run_code(code).timeout(RUN_TIMEOUT).await);
         let result = run.await?;
         if result.success() && result.stdout() == GREETING {
             return Ok(());
@@ -90,7 +91,7 @@ async fn try_out(variant: Variant) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::Unexpected, "test", message));
     }
     let result = builder
-        .scope(async |sandbox| sandbox.execute(["echo", GREETING]).timeout(PATIENCE).await)
+        .scope(async |sandbox| sandbox.execute(["echo", GREETING]).timeout(RUN_TIMEOUT).await)
         .await?;
     if result.success() && result.stdout.trim_end() == GREETING {
         return Ok(());
@@ -100,7 +101,7 @@ async fn try_out(variant: Variant) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unexpected, "test", message))
 }
 
-fn row(tested: &Tested) -> Vec<String> {
+fn row(tested: &VariantTest) -> Vec<String> {
     let works = match (&tested.problem, tested.skipped) {
         (None, _) => "yes",
         (Some(_), true) => "skipped",
@@ -111,7 +112,7 @@ fn row(tested: &Tested) -> Vec<String> {
     vec![tested.variant.to_string(), works.into(), time, problem]
 }
 
-fn object(tested: &Tested) -> Value {
+fn object(tested: &VariantTest) -> Value {
     json!({
         "variant": tested.variant,
         "works": tested.problem.is_none(),

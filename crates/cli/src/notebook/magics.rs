@@ -3,7 +3,7 @@
 use super::{Notebook, PYTHON};
 
 impl Notebook {
-    /// The first magic that its code needs, such as `%%bash`, if it is Python and needs any.
+    /// Returns the first magic that needs IPython, such as `%%bash`, if the notebook is in Python.
     pub(crate) fn magic(&self) -> Option<String> {
         if self.language().is_some_and(|language| language != PYTHON) {
             return None;
@@ -13,14 +13,14 @@ impl Notebook {
     }
 }
 
-/// The first magic in a cell that a sandbox without IPython does not have. What stands in a string over several lines is none.
+/// Returns the first magic of a cell that needs IPython. Text in strings over several lines is no magic.
 fn magic_of(source: &str) -> Option<String> {
-    let mut is_text = false;
+    let mut in_string = false;
     for code in source.lines().map(str::trim) {
-        let begins_in_text = is_text;
+        let starts_in_string = in_string;
         let quotes = code.matches(r#"""""#).count() + code.matches("'''").count();
-        is_text ^= quotes % 2 == 1;
-        if begins_in_text {
+        in_string ^= quotes % 2 == 1;
+        if starts_in_string {
             continue;
         }
         let word = code.split_whitespace().next().unwrap_or_default();
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn magics_are_found_and_text_is_not_taken_for_them() {
+    fn magics_are_found_outside_of_strings() {
         for (source, found) in [
             ("%%bash\necho", Some("%%bash")),
             ("x = 1\n  %time x", Some("%time")),
@@ -57,9 +57,9 @@ mod tests {
         ] {
             assert_eq!(magic_of(source).as_deref(), found, "{source}");
         }
-        let mut notebook = Notebook::of_code("%%bash");
+        let mut notebook = Notebook::from_code("%%bash");
         assert_eq!(notebook.magic().as_deref(), Some("%%bash"));
-        notebook.note_language("bash", None);
+        notebook.set_language("bash", None);
         assert_eq!(notebook.magic(), None);
     }
 }

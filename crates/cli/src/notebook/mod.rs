@@ -1,4 +1,4 @@
-//! Notebooks as files: the format that Jupyter calls nbformat 4, and what a run leaves in it.
+//! Notebook files in Jupyter's format nbformat 4, and the results of a run in them.
 
 mod magics;
 mod output;
@@ -14,14 +14,14 @@ pub(crate) use self::parameters::Parameter;
 pub(crate) use self::read::read;
 pub(crate) use self::recording::{Recorded, Recording};
 
-/// Cells with this tag may raise exceptions.
+/// Tag of cells that may raise exceptions.
 const RAISES: &str = "raises-exception";
-/// Cells with this tag are left out of a run.
+/// Tag of cells that are not run.
 const SKIPPED: &str = "skip-execution";
 pub(crate) const PYTHON: &str = "python";
-/// The type of a widget that is shown.
+/// MIME type of a displayed widget.
 const WIDGET: &str = "application/vnd.jupyter.widget-view+json";
-/// The type of the states of all widgets.
+/// MIME type of the states of all widgets.
 pub(crate) const WIDGET_STATES: &str = "application/vnd.jupyter.widget-state+json";
 
 /// A notebook in memory.
@@ -31,7 +31,7 @@ pub(crate) struct Notebook {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// What a cell is.
+/// The kind of a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CellKind {
     #[default]
@@ -44,40 +44,40 @@ pub(crate) enum CellKind {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) kind: CellKind,
-    /// Its id, if it has one that is valid.
+    /// The id, if there is a valid one.
     pub(crate) id: Option<String>,
     pub(crate) source: String,
     pub(crate) metadata: Map<String, Value>,
-    /// Images of its text.
+    /// Attachments of its text, such as images.
     pub(crate) attachments: Option<Map<String, Value>>,
     pub(crate) execution_count: Option<u64>,
-    /// What its run gave. What it gave when it was saved is not read.
+    /// Outputs of the run. Saved outputs are not read.
     pub(crate) outputs: Vec<Output>,
 }
 
 impl Notebook {
-    /// A notebook of one cell.
-    pub(crate) fn of_code(source: &str) -> Self {
+    /// Makes a notebook with one cell.
+    pub(crate) fn from_code(source: &str) -> Self {
         let cell = Cell { source: source.to_owned(), ..Cell::default() };
         Self { metadata: Map::new(), cells: vec![cell] }
     }
 
-    /// The language of its code, in lower case, when it says so.
+    /// Returns the language of its metadata, in lower case.
     pub(crate) fn language(&self) -> Option<String> {
         let name = |section: &str, key: &str| self.metadata.get(section)?.get(key)?.as_str();
         let found = name("language_info", "name").or_else(|| name("kernelspec", "language"))?;
         Some(plain_language(found)).filter(|language| !language.is_empty())
     }
 
-    /// The name of the kernel that it was made with, if it says one that could be typed.
+    /// Returns the kernel of its metadata, if the name is a plain one.
     pub(crate) fn kernel(&self) -> Option<&str> {
         let name = self.metadata.get("kernelspec")?.get("name")?.as_str()?;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         (!name.is_empty() && name.chars().all(is_plain)).then_some(name)
     }
 
-    /// Says the language, and which kernel runs it, where the notebook itself says nothing.
-    pub(crate) fn note_language(&mut self, language: &str, kernel: Option<&str>) {
+    /// Sets language and kernel in the metadata, where they are missing.
+    pub(crate) fn set_language(&mut self, language: &str, kernel: Option<&str>) {
         if self.language().is_none() {
             self.metadata.insert("language_info".into(), json!({"name": language}));
         }
@@ -91,7 +91,7 @@ impl Notebook {
         );
     }
 
-    /// Positions of the cells that a run executes.
+    /// Returns the indices of the cells that a run executes.
     pub(crate) fn code_cells(&self) -> Vec<usize> {
         let runs = |cell: &Cell| {
             cell.kind == CellKind::Code && !cell.source.trim().is_empty() && !cell.has_tag(SKIPPED)
@@ -100,8 +100,8 @@ impl Notebook {
         cells.filter_map(|(index, cell)| runs(cell).then_some(index)).collect()
     }
 
-    /// Takes in what a run gave. Cells that did not run have no outputs then, and widgets of an earlier run no states.
-    pub(crate) fn take_in(&mut self, recorded: Vec<Recorded>, widgets: Option<Value>) {
+    /// Sets the outputs of a run. Clears the outputs of cells that did not run, and the states of widgets of an earlier run.
+    pub(crate) fn set_outputs(&mut self, recorded: Vec<Recorded>, widgets: Option<Value>) {
         self.metadata.remove("widgets");
         if let Some(states) = widgets {
             self.metadata.insert("widgets".into(), json!({WIDGET_STATES: states}));
@@ -120,7 +120,7 @@ impl Notebook {
 }
 
 impl Cell {
-    /// Whether it may raise an exception without ending the run.
+    /// Returns true when an exception of the cell does not end the run.
     pub(crate) fn may_raise(&self) -> bool {
         self.has_tag(RAISES)
     }
@@ -131,7 +131,7 @@ impl Cell {
     }
 }
 
-/// One name for a language, however it is called.
+/// Normalizes the name of a language.
 pub(crate) fn plain_language(name: &str) -> String {
     let name = name.trim().to_lowercase();
     match name.as_str() {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_language_is_what_the_metadata_says() {
+    fn the_language_is_that_of_the_metadata() {
         for (metadata, language) in [
             (json!({}), None),
             (json!({"language_info": {"name": "Python"}}), Some("python")),
@@ -165,17 +165,17 @@ mod tests {
     }
 
     #[test]
-    fn the_language_is_noted_once() {
-        let mut silent = with(json!({}));
-        silent.note_language("bash", None);
-        assert_eq!(Value::Object(silent.metadata), json!({"language_info": {"name": "bash"}}));
-        let mut silent = with(json!({}));
-        silent.note_language("bash", Some("mine"));
+    fn an_existing_language_is_kept() {
+        let mut empty = with(json!({}));
+        empty.set_language("bash", None);
+        assert_eq!(Value::Object(empty.metadata), json!({"language_info": {"name": "bash"}}));
+        let mut empty = with(json!({}));
+        empty.set_language("bash", Some("mine"));
         let kernel = json!({"name": "mine", "display_name": "mine", "language": "bash"});
-        assert_eq!(silent.metadata["kernelspec"], kernel);
+        assert_eq!(empty.metadata["kernelspec"], kernel);
         let known = json!({"language_info": {"name": "python"}, "kernelspec": {"name": "mine"}});
         let mut own = with(known.clone());
-        own.note_language("python", Some("other"));
+        own.set_language("python", Some("other"));
         assert_eq!(Value::Object(own.metadata), known);
     }
 

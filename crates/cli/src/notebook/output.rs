@@ -6,7 +6,7 @@ use code_sandboxes::OutputStream;
 use jupyter_protocol::media::{is_json, to_nbformat};
 use serde_json::{Map, Value, json};
 
-/// One output, as the format has it.
+/// An output of the format.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Output {
     /// Text of a standard stream.
@@ -19,12 +19,12 @@ pub(crate) enum Output {
         metadata: Map<String, Value>,
         execution_count: Option<u64>,
     },
-    /// An exception, or why the cell did not end by itself.
+    /// An exception, or the failure of the cell.
     Error { name: String, value: String, traceback: Vec<String> },
 }
 
 impl Output {
-    /// It as the file has it.
+    /// Returns the JSON of the file.
     pub(super) fn to_json(&self) -> Value {
         match self {
             Self::Stream { stream, text } => {
@@ -43,7 +43,7 @@ impl Output {
         }
     }
 
-    /// Representations of an object by MIME type. `None`: it is no object.
+    /// Returns the representations of an object by MIME type; `None` for other outputs.
     pub(crate) fn data(&self) -> Option<&BTreeMap<String, Value>> {
         match self {
             Self::Display { data, .. } | Self::Value { data, .. } => Some(data),
@@ -52,7 +52,7 @@ impl Output {
     }
 }
 
-/// Text as the format has it: one string, or a list with its lines.
+/// Returns the JSON of a text: a string, or a list of its lines.
 pub(super) fn lines(text: &str) -> Value {
     match text.find('\n') {
         Some(end) if end + 1 < text.len() => text.split_inclusive('\n').collect(),
@@ -61,11 +61,11 @@ pub(super) fn lines(text: &str) -> Value {
 }
 
 fn bundle(data: &BTreeMap<String, Value>) -> Value {
-    let of_type = |mime: &str, value: &Value| match to_nbformat(mime, value) {
+    let encode = |mime: &str, value: &Value| match to_nbformat(mime, value) {
         Value::String(text) if !is_json(mime) => lines(&text),
         other => other,
     };
-    data.iter().map(|(mime, value)| (mime.clone(), of_type(mime, value))).collect()
+    data.iter().map(|(mime, value)| (mime.clone(), encode(mime, value))).collect()
 }
 
 #[cfg(test)]

@@ -1,79 +1,79 @@
-//! Parameters of a notebook: a cell with values that takes the place of the defaults, by the rules of papermill.
+//! Parameters of a notebook: a cell with values is inserted by the rules of papermill.
 
 use serde_json::json;
 
 use super::{Cell, Notebook, PYTHON};
 
-/// The cell with this tag has the defaults.
+/// Tag of the cell with the defaults.
 const DEFAULTS: &str = "parameters";
-/// The cell with this tag has what was given to an earlier run.
+/// Tag of the cell with the parameters of an earlier run.
 const INJECTED: &str = "injected-parameters";
 
-/// A value for a notebook, under its name.
+/// A parameter: a name and a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Parameter {
     name: String,
-    given: Given,
+    value: ParameterValue,
 }
 
-/// A value, with the type that its text has.
+/// A value with the type of its text.
 #[derive(Clone, Debug, PartialEq)]
-enum Given {
-    Nothing,
-    Truth(bool),
-    /// Digits, however many, perhaps behind a sign.
-    Whole(String),
+enum ParameterValue {
+    None,
+    Bool(bool),
+    /// Digits of any number, with an optional sign.
+    Integer(String),
     Float(f64),
     Text(String),
 }
 
 impl Parameter {
-    /// Reads `name=value`. A value is a truth (`True`), nothing (`None`), a number, or else text.
+    /// Parses `name=value`. A value is `True`, `False`, `None`, a number, or text.
     ///
     /// # Errors
-    /// It is no such thing, as one sentence.
+    /// For another form, as one sentence.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (name, value) = text
             .split_once('=')
-            .ok_or_else(|| format!("{text:?} is no parameter: it is written NAME=VALUE"))?;
+            .ok_or_else(|| format!("{text:?} is not a parameter: write NAME=VALUE"))?;
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-        if !begins_well || !name.chars().all(is_part) {
-            return Err(format!("{name:?} is no name of a variable, which a parameter needs"));
+        let has_valid_start = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !has_valid_start || !name.chars().all(is_part) {
+            return Err(format!("{name:?} is not the name of a variable"));
         }
-        Ok(Self { name: name.to_owned(), given: Given::from_text(value) })
+        Ok(Self { name: name.to_owned(), value: ParameterValue::from_text(value) })
     }
 
-    /// An assignment in that language, or `None` where it is not known how to write one.
+    /// Returns an assignment in a language; `None` for an unknown language.
     fn assignment(&self, language: &str) -> Option<String> {
-        let Self { name, given } = self;
+        let Self { name, value } = self;
         let value = match language {
-            PYTHON => given.in_python(),
-            "r" => given.in_r(),
-            "julia" => given.in_julia(),
-            "bash" => return Some(format!("{name}={}\n", given.in_bash())),
+            PYTHON => value.in_python(),
+            "r" => value.in_r(),
+            "julia" => value.in_julia(),
+            "bash" => return Some(format!("{name}={}\n", value.in_bash())),
             _ => return None,
         };
         Some(format!("{name} = {value}\n"))
     }
 }
 
-impl Given {
+impl ParameterValue {
     fn from_text(text: &str) -> Self {
         let (sign, digits) = match text.strip_prefix('-') {
             Some(digits) => ("-", digits),
             None => ("", text.strip_prefix('+').unwrap_or(text)),
         };
         if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Self::Whole(match digits.trim_start_matches('0') {
+            return Self::Integer(match digits.trim_start_matches('0') {
                 "" => "0".into(),
                 digits => format!("{sign}{digits}"),
             });
         }
         match (text, text.parse()) {
-            ("True", _) => Self::Truth(true),
-            ("False", _) => Self::Truth(false),
-            ("None", _) => Self::Nothing,
+            ("True", _) => Self::Bool(true),
+            ("False", _) => Self::Bool(false),
+            ("None", _) => Self::None,
             (_, Ok(number)) => Self::Float(number),
             _ => Self::Text(text.to_owned()),
         }
@@ -81,82 +81,81 @@ impl Given {
 
     fn in_python(&self) -> String {
         match self {
-            Self::Nothing => "None".into(),
-            Self::Truth(true) => "True".into(),
-            Self::Truth(false) => "False".into(),
+            Self::None => "None".into(),
+            Self::Bool(true) => "True".into(),
+            Self::Bool(false) => "False".into(),
             Self::Float(number) if !number.is_finite() => {
                 format!("float('{}')", number.to_string().to_lowercase())
             }
-            // Such a literal means the same there as in JSON.
+            // A string literal of Python, as in JSON.
             Self::Text(text) => json!(text).to_string(),
-            Self::Whole(_) | Self::Float(_) => self.as_number(),
+            Self::Integer(_) | Self::Float(_) => self.as_number(),
         }
     }
 
     fn in_r(&self) -> String {
         match self {
-            Self::Nothing => "NULL".into(),
-            Self::Truth(truth) => truth.to_string().to_uppercase(),
+            Self::None => "NULL".into(),
+            Self::Bool(value) => value.to_string().to_uppercase(),
             Self::Text(text) => json!(text).to_string(),
-            Self::Whole(_) | Self::Float(_) => self.as_number(),
+            Self::Integer(_) | Self::Float(_) => self.as_number(),
         }
     }
 
     fn in_julia(&self) -> String {
         match self {
-            Self::Nothing => "nothing".into(),
-            Self::Truth(truth) => truth.to_string(),
+            Self::None => "nothing".into(),
+            Self::Bool(value) => value.to_string(),
             Self::Text(text) => json!(text).to_string().replace('$', r"\$"),
-            Self::Whole(_) | Self::Float(_) => self.as_number(),
+            Self::Integer(_) | Self::Float(_) => self.as_number(),
         }
     }
 
     fn in_bash(&self) -> String {
         match self {
-            Self::Nothing => "''".into(),
-            Self::Truth(truth) => truth.to_string(),
+            Self::None => "''".into(),
+            Self::Bool(value) => value.to_string(),
             Self::Text(text) => format!("'{}'", text.replace('\'', r"'\''")),
-            Self::Whole(_) | Self::Float(_) => self.as_number(),
+            Self::Integer(_) | Self::Float(_) => self.as_number(),
         }
     }
 
-    /// A number, as most languages write it.
+    /// Returns a number as most languages write it.
     fn as_number(&self) -> String {
         match self {
-            Self::Whole(digits) => digits.clone(),
+            Self::Integer(digits) => digits.clone(),
             Self::Float(number) if number.is_infinite() => {
                 if *number > 0.0 { "Inf" } else { "-Inf" }.into()
             }
             Self::Float(number) => format!("{number:?}"),
-            Self::Nothing | Self::Truth(_) | Self::Text(_) => String::new(),
+            Self::None | Self::Bool(_) | Self::Text(_) => String::new(),
         }
     }
 }
 
 impl Notebook {
-    /// Puts a cell with the parameters after the one that has the defaults, in the place of one that an earlier run was
-    /// given, or before all others.
+    /// Inserts a cell with the parameters: in place of the one of an earlier run, after the cell with the defaults, or first.
     ///
     /// # Errors
-    /// Nothing is known of assignments in the language of the notebook, which is named then.
+    /// For a language whose assignments are unknown, with its name.
     pub(crate) fn set_parameters(&mut self, parameters: &[Parameter]) -> Result<(), String> {
         if parameters.is_empty() {
             return Ok(());
         }
         let language = self.language().unwrap_or_else(|| PYTHON.to_owned());
-        // The last one of a name counts.
-        let mut given: Vec<&Parameter> = Vec::new();
+        // The last parameter with a name counts.
+        let mut unique: Vec<&Parameter> = Vec::new();
         for parameter in parameters {
-            given.retain(|other| other.name != parameter.name);
-            given.push(parameter);
+            unique.retain(|other| other.name != parameter.name);
+            unique.push(parameter);
         }
-        let lines = given.iter().map(|parameter| parameter.assignment(&language));
+        let lines = unique.iter().map(|parameter| parameter.assignment(&language));
         let Some(assignments) = lines.collect::<Option<String>>() else { return Err(language) };
         let source = format!("# Parameters\n{}", assignments.trim_end_matches('\n'));
         let mut cell = Cell { source, ..Cell::default() };
         cell.metadata.insert("tags".to_owned(), json!([INJECTED]));
-        let place = |tag| self.cells.iter().position(|cell| cell.has_tag(tag));
-        match (place(INJECTED), place(DEFAULTS)) {
+        let position = |tag| self.cells.iter().position(|cell| cell.has_tag(tag));
+        match (position(INJECTED), position(DEFAULTS)) {
             (Some(earlier), _) => self.cells[earlier] = cell,
             (None, Some(defaults)) => self.cells.insert(defaults + 1, cell),
             (None, None) => self.cells.insert(0, cell),
@@ -172,8 +171,8 @@ mod tests {
     use super::*;
 
     fn injected(language: &str, given: &[&str]) -> Result<String, String> {
-        let mut notebook = Notebook::of_code("1");
-        notebook.note_language(language, None);
+        let mut notebook = Notebook::from_code("1");
+        notebook.set_language(language, None);
         let parameters: Vec<_> = given.iter().map(|text| Parameter::parse(text).unwrap()).collect();
         notebook.set_parameters(&parameters)?;
         Ok(notebook.cells[0].source.clone())
@@ -244,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_parameter_says_so() {
+    fn malformed_parameters_are_refused() {
         for text in ["a", "=1", "1a=2", "a b=1", "a.b=1", "é=1", "a;b=1"] {
             Parameter::parse(text).unwrap_err();
         }
     }
 
     #[test]
-    fn the_cell_stands_where_papermill_puts_it() {
+    fn the_cell_is_inserted_as_by_papermill() {
         let cell = |source: &str, tags: Value| {
             let mut cell = Cell { source: source.into(), ..Cell::default() };
             cell.metadata.insert("tags".into(), tags);

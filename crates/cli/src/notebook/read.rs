@@ -1,4 +1,4 @@
-//! Reading notebooks, whoever wrote them. Outputs that they were saved with are passed over, however large.
+//! Reads notebooks of any origin. Saved outputs are skipped, whatever their size.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,48 +10,51 @@ use serde_json::{Map, Value};
 
 use super::{Cell, CellKind, Notebook};
 
-/// The format that is read.
+/// The format that can be read.
 const FORMAT: u64 = 4;
-/// Bytes of the longest id.
-const MOST_ID: usize = 64;
-/// How a text editor may begin a file.
-const MARK: &[u8] = b"\xef\xbb\xbf";
+/// Maximum length of an id.
+const MAX_ID_LENGTH: usize = 64;
+/// The byte order mark that some editors write.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const CONVERT: &str =
-    "`jupyter nbconvert --to notebook FILE` writes it in format 4, and so does Save in Jupyter";
+    "`jupyter nbconvert --to notebook FILE` converts it to format 4, and so does saving in Jupyter";
 
-/// Why something is no notebook, and what to do about it.
+/// The reason why a file cannot be read as a notebook.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable {
-    /// What follows the name of the file.
-    pub(crate) why: String,
+    /// The problem, after the name of the file.
+    pub(crate) problem: String,
     pub(crate) hint: String,
 }
 
 impl Unreadable {
-    fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { why: why.into(), hint: hint.into() }
+    fn new(problem: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { problem: problem.into(), hint: hint.into() }
     }
 
-    fn no_notebook(why: impl AsRef<str>) -> Self {
-        let why = format!("is not a notebook: {}", why.as_ref());
-        Self::new(why, "a notebook is the file that Jupyter saves; programs have other names")
+    fn not_a_notebook(problem: impl AsRef<str>) -> Self {
+        let problem = format!("is not a notebook: {}", problem.as_ref());
+        Self::new(
+            problem,
+            "a notebook is a file that Jupyter saves; give programs another extension",
+        )
     }
 }
 
-/// What is read of the file.
+/// The parts of the file that are read.
 #[derive(Deserialize)]
 #[serde(expecting = "an object with cells")]
-struct Written {
+struct NotebookFile {
     nbformat: Option<Value>,
     metadata: Option<Map<String, Value>>,
-    cells: Option<Vec<WrittenCell>>,
-    /// Where formats before 4 have their cells.
+    cells: Option<Vec<FileCell>>,
+    /// The cells of formats before 4.
     worksheets: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
 #[serde(expecting = "a cell")]
-struct WrittenCell {
+struct FileCell {
     cell_type: Option<String>,
     id: Option<Value>,
     source: Option<Text>,
@@ -59,7 +62,7 @@ struct WrittenCell {
     attachments: Option<Map<String, Value>>,
 }
 
-/// Text is written as one string, or as its lines.
+/// A text, which is a string or a list of its lines.
 struct Text(String);
 
 impl<'de> Deserialize<'de> for Text {
@@ -81,7 +84,7 @@ impl<'de> Visitor<'de> for TextVisitor {
         Ok(Text(text.to_owned()))
     }
 
-    /// However many lines there are, only their text takes memory.
+    /// Joins the lines while they are parsed, so that many lines take no more memory than their text.
     fn visit_seq<A: SeqAccess<'de>>(self, mut lines: A) -> Result<Text, A::Error> {
         let mut text = String::new();
         while let Some(line) = lines.next_element::<Cow<'de, str>>()? {
@@ -94,60 +97,60 @@ impl<'de> Visitor<'de> for TextVisitor {
 /// Reads a notebook of format 4.
 ///
 /// # Errors
-/// It is no JSON, no notebook, or one of another format.
+/// For a file that is not JSON, not a notebook, or a notebook of another format.
 pub(crate) fn read(text: &[u8]) -> Result<Notebook, Unreadable> {
-    let text = text.strip_prefix(MARK).unwrap_or(text);
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     if text.trim_ascii().is_empty() {
-        return Err(Unreadable::no_notebook("the file is empty"));
+        return Err(Unreadable::not_a_notebook("the file is empty"));
     }
-    let written: Written = serde_json::from_slice(text).map_err(|error| refuse(&error, text))?;
-    check_format(&written)?;
-    let cells = written.cells.ok_or_else(|| Unreadable::no_notebook("it has no `cells`"))?;
-    let cells = cells.into_iter().enumerate().map(|(index, cell)| of_written(cell, index + 1));
+    let file: NotebookFile = serde_json::from_slice(text).map_err(|error| refuse(&error, text))?;
+    check_format(&file)?;
+    let cells = file.cells.ok_or_else(|| Unreadable::not_a_notebook("it has no `cells`"))?;
+    let cells = cells.into_iter().enumerate().map(|(index, cell)| cell_from_file(cell, index + 1));
     let mut cells = cells.collect::<Result<Vec<_>, _>>()?;
-    forget_double_ids(&mut cells);
-    Ok(Notebook { metadata: written.metadata.unwrap_or_default(), cells })
+    remove_duplicate_ids(&mut cells);
+    Ok(Notebook { metadata: file.metadata.unwrap_or_default(), cells })
 }
 
 fn refuse(error: &serde_json::Error, text: &[u8]) -> Unreadable {
     if error.is_data() {
-        return Unreadable::no_notebook(error.to_string());
+        return Unreadable::not_a_notebook(error.to_string());
     }
     let conflict = text.windows(9).any(|window| window == b"\n<<<<<<< ");
     let hint = if conflict {
-        "it has the marks of a merge that was not finished: choose one of both sides"
+        "it has markers of an unresolved merge: choose one of both sides"
     } else if error.is_eof() {
-        "the file ends too early: save the notebook again, or fetch it again"
+        "the file is truncated: save or download the notebook again"
     } else {
-        "a notebook is the JSON that Jupyter saves; NaN and lone surrogates are none"
+        "a notebook is JSON as Jupyter saves it, without NaN and lone surrogates"
     };
     Unreadable::new(format!("is not valid JSON: {error}"), hint)
 }
 
-fn check_format(written: &Written) -> Result<(), Unreadable> {
-    let format = match &written.nbformat {
-        None if written.worksheets.is_some() => 3,
+fn check_format(file: &NotebookFile) -> Result<(), Unreadable> {
+    let format = match &file.nbformat {
+        None if file.worksheets.is_some() => 3,
         None => FORMAT,
         Some(format) => format.as_u64().ok_or_else(|| {
-            Unreadable::no_notebook(format!("its format (`nbformat`) is {}", short(format)))
+            Unreadable::not_a_notebook(format!("its format (`nbformat`) is {}", describe(format)))
         })?,
     };
     if format < FORMAT {
         return Err(Unreadable::new(
-            format!("is a notebook of format {format}, and only format {FORMAT} can be run"),
+            format!("is a notebook of format {format}, but only format {FORMAT} can be run"),
             CONVERT,
         ));
     }
     if format > FORMAT {
         return Err(Unreadable::new(
             format!("is a notebook of format {format}, which is newer than format {FORMAT}"),
-            "save it in format 4, or look for a newer version of sandboxes",
+            "save it in format 4, or use a newer version of sandboxes",
         ));
     }
     Ok(())
 }
 
-fn short(value: &Value) -> String {
+fn describe(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".into(),
         Value::Object(_) => "an object".into(),
@@ -156,20 +159,20 @@ fn short(value: &Value) -> String {
     }
 }
 
-fn of_written(cell: WrittenCell, number: usize) -> Result<Cell, Unreadable> {
+fn cell_from_file(cell: FileCell, number: usize) -> Result<Cell, Unreadable> {
     let kind = match cell.cell_type.as_deref() {
         Some("code") => CellKind::Code,
         Some("markdown") => CellKind::Markdown,
         Some("raw") => CellKind::Raw,
         Some(other) => {
             let other: String = other.chars().take(40).collect();
-            let why =
+            let problem =
                 format!("cell {number} is of the type {other:?}, which format 4 does not have");
-            return Err(Unreadable::no_notebook(why));
+            return Err(Unreadable::not_a_notebook(problem));
         }
         None => {
-            let why = format!("cell {number} does not say what it is (`cell_type`)");
-            return Err(Unreadable::no_notebook(why));
+            let problem = format!("cell {number} has no type (`cell_type`)");
+            return Err(Unreadable::not_a_notebook(problem));
         }
     };
     let source = cell.source.map_or_else(String::new, |Text(text)| text);
@@ -184,11 +187,11 @@ fn of_written(cell: WrittenCell, number: usize) -> Result<Cell, Unreadable> {
 
 fn is_id(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    !text.is_empty() && text.len() <= MOST_ID && text.chars().all(is_part)
+    !text.is_empty() && text.len() <= MAX_ID_LENGTH && text.chars().all(is_part)
 }
 
-/// The first cell keeps an id that several have.
-fn forget_double_ids(cells: &mut [Cell]) {
+/// Removes ids that an earlier cell has.
+fn remove_duplicate_ids(cells: &mut [Cell]) {
     let mut known = HashSet::new();
     for cell in cells {
         if cell.id.as_ref().is_some_and(|id| !known.insert(id.clone())) {
@@ -203,14 +206,14 @@ mod tests {
 
     use super::*;
 
-    fn of(value: &Value) -> Result<Notebook, Unreadable> {
+    fn read_json(value: &Value) -> Result<Notebook, Unreadable> {
         read(value.to_string().as_bytes())
     }
 
     fn refused(text: &str) -> String {
         let refused = read(text.as_bytes()).unwrap_err();
         assert!(!refused.hint.is_empty());
-        refused.why
+        refused.problem
     }
 
     #[test]
@@ -221,7 +224,8 @@ mod tests {
             {"cell_type": "markdown", "source": [], "attachments": {"a.png": {}}, "id": "a b"},
             {"cell_type": "raw"},
         ]);
-        let notebook = of(&json!({"nbformat": 4, "nbformat_minor": 2, "cells": cells})).unwrap();
+        let notebook =
+            read_json(&json!({"nbformat": 4, "nbformat_minor": 2, "cells": cells})).unwrap();
         let sources: Vec<_> = notebook.cells.iter().map(|cell| cell.source.as_str()).collect();
         assert_eq!(sources, ["a\nb", "a\nb", "", ""]);
         let ids: Vec<_> = notebook.cells.iter().map(|cell| cell.id.as_deref()).collect();
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_nonsense_is_passed_over_where_nothing_depends_on_it() {
+    fn missing_and_malformed_fields_are_ignored_where_they_do_not_matter() {
         for text in [
             r#"{"cells": []}"#,
             "\u{feff}{\"cells\": []}",
@@ -246,17 +250,17 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_are_named() {
-        insta::assert_snapshot!(refused(r#"{"nbformat": 3, "worksheets": []}"#), @"is a notebook of format 3, and only format 4 can be run");
-        insta::assert_snapshot!(refused(r#"{"worksheets": []}"#), @"is a notebook of format 3, and only format 4 can be run");
+    fn other_formats_are_refused_by_number() {
+        insta::assert_snapshot!(refused(r#"{"nbformat": 3, "worksheets": []}"#), @"is a notebook of format 3, but only format 4 can be run");
+        insta::assert_snapshot!(refused(r#"{"worksheets": []}"#), @"is a notebook of format 3, but only format 4 can be run");
         insta::assert_snapshot!(refused(r#"{"nbformat": 5, "cells": []}"#), @"is a notebook of format 5, which is newer than format 4");
         insta::assert_snapshot!(refused(r#"{"nbformat": "4", "cells": []}"#), @"is not a notebook: its format (`nbformat`) is a string");
         assert!(read(br#"{"nbformat": 2}"#).unwrap_err().hint.contains("nbconvert"));
     }
 
     #[test]
-    fn what_is_no_notebook_says_why() {
-        for (text, why) in [
+    fn files_that_are_no_notebooks_are_refused_with_the_reason() {
+        for (text, problem) in [
             ("", "is not a notebook: the file is empty"),
             ("\u{feff} \n", "is not a notebook: the file is empty"),
             ("[]", "is not a notebook: "),
@@ -264,7 +268,7 @@ mod tests {
             ("{}", "is not a notebook: it has no `cells`"),
             (r#"{"cells": 5}"#, "invalid type: integer `5`, expected a sequence"),
             (r#"{"cells": [5]}"#, "expected a cell"),
-            (r#"{"cells": [{}]}"#, "cell 1 does not say what it is"),
+            (r#"{"cells": [{}]}"#, "cell 1 has no type"),
             (r#"{"cells": [{"cell_type": "heading"}]}"#, "cell 1 is of the type \"heading\""),
             (r#"{"cells": [{"cell_type": "code", "source": [1]}]}"#, "expected a string"),
             (r#"{"cells": [{"cell_type": "code", "source": {}}]}"#, "a list of strings"),
@@ -275,7 +279,7 @@ mod tests {
             (r#"{"cells": [], "metadata": {"x": NaN}}"#, "is not valid JSON: expected value"),
         ] {
             let found = refused(text);
-            assert!(found.contains(why), "{text}: {found}");
+            assert!(found.contains(problem), "{text}: {found}");
         }
         let deep = format!(r#"{{"metadata": {}"#, "{\"a\":".repeat(10_000));
         assert!(refused(&deep).contains("recursion limit exceeded"));

@@ -1,4 +1,4 @@
-//! From the events of runs to the outputs of cells, as a front end of Jupyter would have them on its screen.
+//! Records the events of runs as outputs of cells, as a Jupyter front end displays them.
 
 use code_sandboxes::{
     CodeError, DisplayKind, EventKind, Failure, OutputStream, ResultItem, RunOutcome, Utf8Decoder,
@@ -8,35 +8,35 @@ use serde_json::Value;
 use super::WIDGET;
 use super::output::Output;
 
-/// Bytes that are kept of all cells. What comes after that is counted.
-const MOST_BYTES: usize = 256 << 20;
-/// Bytes that may come in the place of others: each update takes time for every output that it is shown by.
+/// Maximum size of the outputs of all cells, in bytes. Further outputs are counted.
+const MAX_BYTES: usize = 256 << 20;
+/// Maximum size of all updates, in bytes: an update takes time for each output that it replaces.
 const MAX_UPDATED_BYTES: usize = 4 << 30;
-/// Counted for each output besides its text.
+/// Bytes counted for each output beside its content.
 const OVERHEAD: usize = 256;
-/// Errors that one cell may have beyond what is kept.
-const MOST_ENDS: usize = 2;
+/// Maximum number of errors of a cell that are kept when the recording is full.
+const MAX_END_ERRORS: usize = 2;
 
-/// What some cells gave, while they run and afterwards.
+/// The recording of cells.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    cells: Vec<Open>,
+    cells: Vec<OpenCell>,
     bytes: usize,
-    most: usize,
-    /// Bytes that have come in the place of others.
+    max_bytes: usize,
+    /// Size of all updates, in bytes.
     updated: usize,
-    /// Whether there was no room for something. Then nothing is kept that came after it.
+    /// Whether an output was dropped. Later outputs are dropped, too.
     full: bool,
-    /// Outputs, and pieces of text, that are not kept.
+    /// Number of dropped outputs and texts.
     dropped: u64,
 }
 
-/// What one cell gave.
+/// The outputs of a cell.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    /// The position of the cell in its notebook.
+    /// The index of the cell in its notebook.
     pub(crate) index: usize,
-    /// Which of the cells that ran it is, from 1.
+    /// The number of the cell among those that ran, from 1.
     pub(crate) number: usize,
     pub(crate) outputs: Vec<Output>,
     pub(crate) execution_count: Option<u64>,
@@ -44,35 +44,42 @@ pub(crate) struct Recorded {
 
 /// A cell that may still run.
 #[derive(Debug, Default)]
-struct Open {
-    done: Recorded,
-    /// For each output the id under which it can be replaced.
+struct OpenCell {
+    recorded: Recorded,
+    /// For each output the id with which it can be replaced.
     ids: Vec<Option<String>>,
-    /// Its outputs go away with the next one.
+    /// Whether the next output replaces the earlier ones.
     clear_before_next: bool,
-    /// Characters whose bytes come in two pieces, for standard output and standard error.
+    /// Decoders of standard output and standard error, for characters that are split between chunks.
     decoders: [Utf8Decoder; 2],
 }
 
 impl Default for Recording {
     fn default() -> Self {
-        Self { cells: Vec::new(), bytes: 0, most: MOST_BYTES, updated: 0, full: false, dropped: 0 }
+        Self {
+            cells: Vec::new(),
+            bytes: 0,
+            max_bytes: MAX_BYTES,
+            updated: 0,
+            full: false,
+            dropped: 0,
+        }
     }
 }
 
 impl Recording {
-    /// Whether a cell has begun.
-    pub(crate) fn has_begun(&self) -> bool {
+    /// Returns true when a cell has been started.
+    pub(crate) fn has_cells(&self) -> bool {
         !self.cells.is_empty()
     }
 
-    /// Says that what comes now is of that cell.
-    pub(crate) fn begin(&mut self, index: usize, number: usize) {
-        let done = Recorded { index, number, ..Recorded::default() };
-        self.cells.push(Open { done, ..Open::default() });
+    /// Starts a cell, to which later events belong.
+    pub(crate) fn start_cell(&mut self, index: usize, number: usize) {
+        let recorded = Recorded { index, number, ..Recorded::default() };
+        self.cells.push(OpenCell { recorded, ..OpenCell::default() });
     }
 
-    /// Takes an event of the cell that began last.
+    /// Records an event of the last cell.
     pub(crate) fn push(&mut self, event: &EventKind) {
         match event {
             EventKind::Output { stream, data } => {
@@ -94,33 +101,33 @@ impl Recording {
         }
     }
 
-    /// Says why the cell that began last did not end by itself.
+    /// Records a failure of the last cell.
     pub(crate) fn fail(&mut self, failure: &Failure) {
         self.flush();
         self.add_error(failure.kind.as_str(), &failure.message, &failure.message);
     }
 
-    /// Says if a widget is shown, which is nothing without its state.
+    /// Returns true when a widget was displayed, which needs its state.
     pub(crate) fn shows_widgets(&self) -> bool {
-        let outputs = self.cells.iter().flat_map(|cell| &cell.done.outputs);
+        let outputs = self.cells.iter().flat_map(|cell| &cell.recorded.outputs);
         outputs.filter_map(Output::data).any(|data| data.contains_key(WIDGET))
     }
 
-    /// Everything that was kept, and how much was not.
+    /// Returns the outputs, and the number of dropped ones.
     pub(crate) fn end(self) -> (Vec<Recorded>, u64) {
-        (self.cells.into_iter().map(|cell| cell.done).collect(), self.dropped)
+        (self.cells.into_iter().map(|cell| cell.recorded).collect(), self.dropped)
     }
 
     fn add_text(&mut self, stream: OutputStream, text: String) {
         if text.is_empty() {
             return;
         }
-        self.clear_if_asked();
-        let last = self.cells.last_mut().and_then(|cell| cell.done.outputs.last_mut());
+        self.clear_if_pending();
+        let last = self.cells.last_mut().and_then(|cell| cell.recorded.outputs.last_mut());
         if let Some(Output::Stream { stream: of, text: before }) = last
             && *of == stream
             && !self.full
-            && self.bytes + text.len() <= self.most
+            && self.bytes + text.len() <= self.max_bytes
         {
             self.bytes += text.len();
             before.push_str(&text);
@@ -134,28 +141,28 @@ impl Recording {
         match display {
             DisplayKind::Update => self.update(item, id),
             DisplayKind::Display => {
-                self.clear_if_asked();
+                self.clear_if_pending();
                 self.update(item, id);
                 self.add(Output::Display { data, metadata }, id);
             }
             DisplayKind::Result => {
-                self.clear_if_asked();
+                self.clear_if_pending();
                 self.update(item, id);
                 self.add(Output::Value { data, metadata, execution_count: None }, id);
             }
         }
     }
 
-    /// Replaces what any cell shows under that id.
+    /// Replaces the outputs with that id in all cells.
     fn update(&mut self, item: &ResultItem, id: Option<&str>) {
         let Some(id) = id else { return };
         for cell in &mut self.cells {
-            for (output, _) in shown_as(cell, id) {
+            for (output, _) in outputs_with_id(cell, id) {
                 let size = size_of(output);
                 let replaced = replacement(output, item);
                 let new_size = size_of(&replaced);
                 let total = self.bytes - size + new_size;
-                if total > self.most || self.updated + new_size > MAX_UPDATED_BYTES {
+                if total > self.max_bytes || self.updated + new_size > MAX_UPDATED_BYTES {
                     self.dropped += 1;
                     continue;
                 }
@@ -174,7 +181,7 @@ impl Recording {
     }
 
     fn add_error(&mut self, name: &str, value: &str, traceback: &str) {
-        self.clear_if_asked();
+        self.clear_if_pending();
         let traceback = traceback.lines().map(str::to_owned).collect();
         self.add(Output::Error { name: name.into(), value: value.into(), traceback }, None);
     }
@@ -189,15 +196,15 @@ impl Recording {
         }
         let Some(cell) = self.cells.last_mut() else { return };
         let count = Some(outcome.execution_count).filter(|count| *count > 0);
-        cell.done.execution_count = count;
-        for output in &mut cell.done.outputs {
+        cell.recorded.execution_count = count;
+        for output in &mut cell.recorded.outputs {
             if let Output::Value { execution_count, .. } = output {
                 *execution_count = count;
             }
         }
     }
 
-    /// Output that ends in the middle of a character is output, too.
+    /// Adds incomplete characters at the end of the output.
     fn flush(&mut self) {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let text = self.cells.last_mut().map(|cell| cell.decoder(stream).flush());
@@ -208,20 +215,20 @@ impl Recording {
     fn add(&mut self, output: Output, id: Option<&str>) {
         let size = size_with(&output, id);
         let Some(cell) = self.cells.last_mut() else { return };
-        // How a cell ended is never left out: what it raised, and what became of it.
-        let ends = cell.done.outputs.iter().filter(|output| is_error(output)).count();
-        let is_end = is_error(&output) && ends < MOST_ENDS;
-        self.full |= self.bytes + size > self.most;
+        // Exception and failure of a cell are always kept.
+        let ends = cell.recorded.outputs.iter().filter(|output| is_error(output)).count();
+        let is_end = is_error(&output) && ends < MAX_END_ERRORS;
+        self.full |= self.bytes + size > self.max_bytes;
         if self.full && !is_end {
             self.dropped += 1;
             return;
         }
         self.bytes += size;
-        cell.done.outputs.push(output);
+        cell.recorded.outputs.push(output);
         cell.ids.push(id.map(str::to_owned));
     }
 
-    fn clear_if_asked(&mut self) {
+    fn clear_if_pending(&mut self) {
         if self.cells.last().is_some_and(|cell| cell.clear_before_next) {
             self.clear();
         }
@@ -231,25 +238,25 @@ impl Recording {
         let Some(cell) = self.cells.last_mut() else { return };
         cell.clear_before_next = false;
         self.full = false;
-        let all = cell.done.outputs.iter().zip(&cell.ids);
+        let all = cell.recorded.outputs.iter().zip(&cell.ids);
         self.bytes -= all.map(|(output, id)| size_with(output, id.as_deref())).sum::<usize>();
-        cell.done.outputs.clear();
+        cell.recorded.outputs.clear();
         cell.ids.clear();
     }
 }
 
-impl Open {
+impl OpenCell {
     fn decoder(&mut self, stream: OutputStream) -> &mut Utf8Decoder {
         &mut self.decoders[usize::from(stream == OutputStream::Stderr)]
     }
 }
 
-/// Outputs of a cell that can be replaced under an id.
-fn shown_as<'c>(
-    cell: &'c mut Open,
+/// Returns the outputs of a cell with an id.
+fn outputs_with_id<'c>(
+    cell: &'c mut OpenCell,
     id: &'c str,
 ) -> impl Iterator<Item = (&'c mut Output, &'c Option<String>)> {
-    let all = cell.done.outputs.iter_mut().zip(&cell.ids);
+    let all = cell.recorded.outputs.iter_mut().zip(&cell.ids);
     all.filter(move |(_, own)| own.as_deref() == Some(id))
 }
 
@@ -267,7 +274,7 @@ fn is_error(output: &Output) -> bool {
     matches!(output, Output::Error { .. })
 }
 
-/// What an output takes, with the id under which it can be replaced.
+/// Returns the size of an output with its id.
 fn size_with(output: &Output, id: Option<&str>) -> usize {
     size_of(output) + id.map_or(0, str::len)
 }

@@ -1,4 +1,4 @@
-//! What is on the screen after some events.
+//! Tests of recordings: which outputs cells have after some events.
 
 use bytes::Bytes;
 use code_sandboxes::FailureKind;
@@ -27,11 +27,11 @@ fn finished(execution_count: u64) -> EventKind {
     EventKind::Finished(RunOutcome { execution_count, ..RunOutcome::default() })
 }
 
-/// Each cell as a list of what it shows, without its braces.
+/// Returns the outputs of each cell, abbreviated.
 fn screen(cells: &[&[EventKind]]) -> Vec<Value> {
     let mut recording = Recording::default();
     for (index, events) in cells.iter().enumerate() {
-        recording.begin(index, index + 1);
+        recording.start_cell(index, index + 1);
         events.iter().for_each(|event| recording.push(event));
     }
     let (cells, dropped) = recording.end();
@@ -48,7 +48,7 @@ fn screen(cells: &[&[EventKind]]) -> Vec<Value> {
 }
 
 #[test]
-fn text_of_a_stream_is_one_output_until_something_comes_between() {
+fn text_of_a_stream_is_one_output_until_another_output() {
     let events = [
         out(b"a\n"),
         out(b"\xe2\x82"),
@@ -72,7 +72,7 @@ fn text_of_a_stream_is_one_output_until_something_comes_between() {
 }
 
 #[test]
-fn what_is_cleared_is_gone_at_once_or_with_the_next_output() {
+fn outputs_are_cleared_at_once_or_with_the_next_output() {
     assert_eq!(screen(&[&[out(b"a"), clear(false), out(b"b")]]), [json!([["stdout", "b"]])]);
     assert_eq!(screen(&[&[out(b"a"), clear(true), out(b"b")]]), [json!([["stdout", "b"]])]);
     assert_eq!(screen(&[&[out(b"a"), clear(true)]]), [json!([["stdout", "a"]])]);
@@ -88,7 +88,7 @@ fn what_is_cleared_is_gone_at_once_or_with_the_next_output() {
 }
 
 #[test]
-fn what_is_updated_changes_in_every_place_and_makes_none() {
+fn updates_replace_every_output_with_the_id_and_add_none() {
     let first = [
         shown(DisplayKind::Display, "a", Some("x")),
         shown(DisplayKind::Display, "b", Some("y")),
@@ -104,14 +104,14 @@ fn what_is_updated_changes_in_every_place_and_makes_none() {
     let expected = json!([["display", "new"], ["display", "b"], [1, "new"]]);
     assert_eq!(screen(&[&first, &second]), [expected, json!([])]);
 
-    // What is shown once more under the same id stands in both places.
+    // Displaying an id again updates the earlier output, too.
     let again = [shown(DisplayKind::Display, "new", Some("x")), finished(2)];
     let expected = json!([["display", "new"], ["display", "b"], [1, "new"]]);
     assert_eq!(screen(&[&first, &again]), [expected, json!([["display", "new"]])]);
 }
 
 #[test]
-fn how_a_cell_ended_badly_is_an_error_in_it() {
+fn failures_of_a_cell_are_error_outputs() {
     let error = CodeError {
         name: "E".into(),
         value: "v".into(),
@@ -138,9 +138,9 @@ fn how_a_cell_ended_badly_is_an_error_in_it() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_what_is_not_is_counted() {
-    let mut recording = Recording { most: 2000, ..Recording::default() };
-    recording.begin(0, 1);
+fn the_size_is_bounded_and_dropped_outputs_are_counted() {
+    let mut recording = Recording { max_bytes: 2000, ..Recording::default() };
+    recording.start_cell(0, 1);
     for _ in 0..1000 {
         recording.push(&out(b"0123456789"));
         recording.push(&shown(DisplayKind::Display, "d", Some("x")));
@@ -153,8 +153,8 @@ fn what_is_kept_is_bounded_and_what_is_not_is_counted() {
     assert!(dropped > 1900, "{dropped}");
     assert!(matches!(cells[0].outputs.last(), Some(Output::Error { .. })));
 
-    let mut recording = Recording { most: 2000, ..Recording::default() };
-    recording.begin(0, 1);
+    let mut recording = Recording { max_bytes: 2000, ..Recording::default() };
+    recording.start_cell(0, 1);
     for _ in 0..1000 {
         recording.push(&out(b"0123456789"));
         recording.push(&clear(false));
@@ -163,7 +163,7 @@ fn what_is_kept_is_bounded_and_what_is_not_is_counted() {
 }
 
 #[test]
-fn ids_metadata_and_errors_without_end_are_bounded() {
+fn ids_metadata_and_errors_count_towards_the_size() {
     let long = "i".repeat(500);
     let mut described = ResultItem::from_text("d");
     described.extra.insert("m".into(), Value::String(long.clone()));
@@ -175,8 +175,8 @@ fn ids_metadata_and_errors_without_end_are_bounded() {
         (described, 3),
         (EventKind::Error(error), 4),
     ] {
-        let mut recording = Recording { most: 2000, ..Recording::default() };
-        recording.begin(0, 1);
+        let mut recording = Recording { max_bytes: 2000, ..Recording::default() };
+        recording.start_cell(0, 1);
         for _ in 0..100 {
             recording.push(&event);
         }
@@ -184,8 +184,8 @@ fn ids_metadata_and_errors_without_end_are_bounded() {
         let left = cells[0].outputs.len();
         assert!(left <= kept && dropped >= 90, "{left} {dropped}: {event:?}");
     }
-    let mut recording = Recording { most: 2000, ..Recording::default() };
-    recording.begin(0, 1);
+    let mut recording = Recording { max_bytes: 2000, ..Recording::default() };
+    recording.start_cell(0, 1);
     for _ in 0..100 {
         recording.push(&shown(DisplayKind::Display, "d", Some(&long)));
         recording.push(&clear(false));

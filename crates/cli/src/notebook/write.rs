@@ -1,4 +1,4 @@
-//! Writing notebooks as format 4.5.
+//! Writes notebooks in format 4.5.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::output::{Output, lines};
 use super::{Cell, CellKind, Notebook};
 
 impl Notebook {
-    /// The bytes of the file, laid out as Jupyter does it.
+    /// Returns the bytes of the file, formatted as by Jupyter.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut text = Vec::new();
         let formatter = PrettyFormatter::with_indent(b" ");
@@ -24,7 +24,7 @@ impl Notebook {
     fn to_json(&self) -> Value {
         let mut known: HashSet<&str> =
             self.cells.iter().filter_map(|cell| cell.id.as_deref()).collect();
-        // One for each cell, whatever the others are called.
+        // Enough new ids, even if cells have some of them already.
         let new_ids: Vec<_> =
             (1..=2 * self.cells.len()).map(|number| format!("part-{number}")).collect();
         let mut new_ids = new_ids.iter().filter(|id| known.insert(id.as_str()));
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_without_an_id_get_one_that_no_other_has() {
+    fn cells_without_an_id_get_a_unique_one() {
         let cell = |id: Option<&str>| Cell { id: id.map(Into::into), ..Cell::default() };
         let cells = vec![cell(None), cell(Some("part-1")), cell(None), cell(Some("own"))];
         let written = Notebook { cells, ..Notebook::default() }.to_json();
@@ -76,9 +76,9 @@ mod tests {
     }
 
     #[test]
-    fn a_notebook_is_laid_out_as_jupyter_does_it() {
-        let mut notebook = Notebook::of_code("print(1)\n2");
-        notebook.note_language("python", None);
+    fn a_notebook_is_formatted_as_by_jupyter() {
+        let mut notebook = Notebook::from_code("print(1)\n2");
+        notebook.set_language("python", None);
         let cell = &mut notebook.cells[0];
         cell.execution_count = Some(1);
         cell.outputs = vec![
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_notebooks_can_be_read() {
         let text = json!({
             "nbformat": 4, "nbformat_minor": 4, "metadata": {"title": "é", "own": {"a": [1]}},
             "cells": [
                 {"cell_type": "markdown", "source": ["# a\n", "b"], "metadata": {"x": 1},
                  "attachments": {"a.png": {"image/png": "AAAA"}}},
-                {"cell_type": "code", "source": "1", "outputs": [{"output_type": "nonsense"}]},
+                {"cell_type": "code", "source": "1", "outputs": [{"output_type": "malformed"}]},
                 {"cell_type": "raw", "source": ""},
             ],
         });

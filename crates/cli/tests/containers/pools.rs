@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use code_sandboxes::pool::{PoolStatus, SandboxPool};
 use code_sandboxes::{Registry, Sandbox, SandboxBuilder, SandboxStatus, Variant};
 
-use super::{Named, PATIENCE, eventually};
+use super::{Named, TIMEOUT, eventually};
 
 /// Set in the child that ends while it has a pool.
 const OWNER: &str = "SANDBOX_TEST_POOL_OWNER";
@@ -19,7 +19,7 @@ fn recipe(image: &Named) -> impl Fn() -> SandboxBuilder<Registry> + Send + Sync 
 async fn until(pool: &SandboxPool, wanted: impl Fn(&PoolStatus) -> bool) {
     let began = Instant::now();
     while !wanted(&pool.status()) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", pool.status());
+        assert!(began.elapsed() < TIMEOUT, "{:?}", pool.status());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

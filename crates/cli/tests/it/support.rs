@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// Names a binary to test instead of the one that was built along.
 const BINARY_VARIABLE: &str = "SANDBOX_TEST_CLI";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What came of a run of the binary.
 #[derive(Debug)]
@@ -173,9 +173,9 @@ pub(crate) fn wait(child: &mut Child) -> i32 {
         if let Some(status) = child.try_wait().expect("the child can be waited for") {
             return status.code().unwrap_or(-1);
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             child.kill().expect("the child can be killed");
-            panic!("still running after {PATIENCE:?}");
+            panic!("still running after {TIMEOUT:?}");
         }
         thread::sleep(Duration::from_millis(5));
     }

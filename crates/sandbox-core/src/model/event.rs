@@ -1,14 +1,14 @@
 //! Events of a run.
 
 use bytes::Bytes;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::denial::NetworkDenial;
 use super::output::OutputStream;
 use super::result::{CodeError, Failure, InterpreterState, ResultItem, Usage};
 
 /// One event of a run. Order is exact within a stream; across streams it is the order of arrival.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// The run it belongs to.
     pub run_id: String,
@@ -22,7 +22,7 @@ pub struct Event {
 }
 
 /// The relation of a displayed object to earlier ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DisplayKind {
     /// The value of the last expression.
@@ -34,7 +34,7 @@ pub enum DisplayKind {
 }
 
 /// The kinds of events of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
@@ -50,7 +50,7 @@ pub enum EventKind {
         /// The stream.
         stream: OutputStream,
         /// The bytes. In JSON: `text`, with bytes that are not UTF-8 replaced.
-        #[serde(rename = "text", serialize_with = "lossy")]
+        #[serde(rename = "text", serialize_with = "lossy", deserialize_with = "from_text")]
         data: Bytes,
     },
     /// An object was displayed.
@@ -60,7 +60,7 @@ pub enum EventKind {
         /// The object.
         item: ResultItem,
         /// The id under which it can be replaced.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         display_id: Option<String>,
     },
     /// Asks to clear everything that was displayed so far.
@@ -80,7 +80,8 @@ pub enum EventKind {
 }
 
 /// The end of a run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RunOutcome {
     /// Time at which the code started, unix seconds.
     pub started_at: f64,
@@ -113,4 +114,8 @@ pub struct RunOutcome {
 
 fn lossy<S: Serializer>(data: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&String::from_utf8_lossy(data))
+}
+
+fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+    String::deserialize(deserializer).map(Bytes::from)
 }

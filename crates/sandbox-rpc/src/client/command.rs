@@ -1,35 +1,38 @@
-//! Commands on the other side.
+//! A command on the other side.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandbox_core::{CallContext, Command, CommandControl, PtySize, Result};
+use serde::Serialize;
 
 use super::Client;
-use super::ask::Pending;
+use super::call::Pending;
 use super::streams::CommandEvents;
+use crate::elements::Elements;
 use crate::frame::{Frame, Kind};
-use crate::wire::Started;
-use crate::wire::request::{Freight, Verb};
+use crate::verbs::Verb;
+use crate::wire::CommandReply;
+use crate::wire::request::Payload;
 
-/// Waits until a command has started.
-///
-/// The events of one in the `background` are not asked for before they are read.
+/// Waits until a command has started. The events of a `background` command are requested when they are first read.
 pub(super) async fn started(
     client: &Arc<Client>,
     pending: Pending,
     background: bool,
 ) -> Result<Command> {
     let stream = pending.id();
-    let replied = pending.first::<Started>().await?;
+    let reply = pending.reply::<CommandReply>().await?;
     let control = Arc::new(Control { client: Arc::clone(client), stream });
-    let Started { id, pid } = replied.value;
-    let events = CommandEvents::new(replied.inlet, background);
+    let CommandReply { id, pid } = reply.value;
+    let decoder = CommandEvents { since: Instant::now() };
+    let events = Elements::new(reply.recv, decoder).held_back(background);
     Ok(Command { id, pid, events: Box::pin(events), control })
 }
 
-/// The controls of a command, by the stream that it was started on.
+/// The controls of a command, identified by the stream on which it was started.
 #[derive(Debug)]
 struct Control {
     client: Arc<Client>,
@@ -37,30 +40,28 @@ struct Control {
 }
 
 impl Control {
-    async fn tell(&self, operation: &'static str, verb: Verb, tail: Bytes) -> Result<()> {
-        let call = CallContext::new();
-        let freight = Freight::tail(tail);
-        let pending = self.client.ask(operation, &call, self.stream, verb, freight)?;
-        pending.last::<()>().await.map(drop)
+    async fn send(&self, verb: Verb, arguments: &impl Serialize, tail: Bytes) -> Result<()> {
+        let (call, payload) = (CallContext::new(), Payload { tail, body: None });
+        self.client.request(verb, &call, self.stream, arguments, payload)?.value().await
     }
 }
 
 #[async_trait]
 impl CommandControl for Control {
     async fn write_stdin(&self, data: Bytes) -> Result<()> {
-        self.tell("write_stdin", Verb::WriteStdin, data).await
+        self.send(Verb::write_stdin, &(), data).await
     }
 
     async fn close_stdin(&self) -> Result<()> {
-        self.tell("close_stdin", Verb::CloseStdin, Bytes::new()).await
+        self.send(Verb::close_stdin, &(), Bytes::new()).await
     }
 
     async fn resize(&self, size: PtySize) -> Result<()> {
-        self.tell("resize", Verb::Resize(size), Bytes::new()).await
+        self.send(Verb::resize, &(size,), Bytes::new()).await
     }
 
     async fn signal(&self, signal: i32, tree: bool) -> Result<()> {
-        self.tell("signal", Verb::Signal { signal, tree }, Bytes::new()).await
+        self.send(Verb::signal, &(signal, tree), Bytes::new()).await
     }
 }
 

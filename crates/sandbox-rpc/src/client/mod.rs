@@ -1,59 +1,64 @@
-//! The side that wants a backend, and gets one.
+//! The client: a backend on the other side of a connection.
 
-mod ask;
-mod backend;
-mod calls;
+mod call;
 mod command;
-mod instance;
+mod facets;
+mod sandbox;
 mod streams;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use sandbox_core::{Capabilities, Result, ToolFunction, Variant};
+use sandbox_core::{
+    CallContext, Capabilities, CreateSpec, Instance, Result, SandboxId, ToolFunction, Variant,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 
-use self::calls::Calls;
-use crate::hello::{self, ClientHello, ServerHello};
-use crate::link::{Link, Taken};
-use crate::tool;
+use self::facets::RemoteInstance;
+use crate::handshake::{self, ClientHello, ServerHello};
+use crate::link::{InboundFrame, Link};
+use crate::tool_calls::{self, ToolCallRunner};
 use crate::transport::{read_frames, write_frames};
+use crate::verbs::Verb;
+use crate::wire::request::WireSpec;
 use crate::wire::{self, State};
 
-/// A server that has introduced itself, and was asked for nothing yet.
+/// A connection after the handshake.
 #[derive(Debug)]
-pub struct Greeted<S> {
+pub struct Negotiated<S> {
     stream: S,
     hello: ServerHello,
 }
 
-/// Introduces itself to a server, and hears who that is.
+/// Performs the handshake with a server.
 ///
 /// # Errors
-/// `Unavailable` when the other side goes away, `Protocol` when it is no server.
-pub async fn greet<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+/// `Unavailable` when the other side closes the stream, `Protocol` when it is no server.
+pub async fn handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     mut stream: S,
     hello: &ClientHello,
-) -> Result<Greeted<S>> {
-    hello::say(&mut stream, hello).await.map_err(hello::unreachable)?;
-    let hello = hello::hear(&mut stream).await.map_err(hello::unreachable)?;
-    Ok(Greeted { stream, hello })
+) -> Result<Negotiated<S>> {
+    handshake::write_hello(&mut stream, hello).await.map_err(handshake::connect_error)?;
+    let hello = handshake::read_hello(&mut stream).await.map_err(handshake::connect_error)?;
+    Ok(Negotiated { stream, hello })
 }
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Greeted<S> {
-    /// What the server said.
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Negotiated<S> {
+    /// Returns the hello of the server.
     pub fn hello(&self) -> &ServerHello {
         &self.hello
     }
 
-    /// The backend behind the server. It works as long as the runtime that this is called in.
+    /// Returns the backend of the server. It works while the current runtime lives.
     ///
     /// # Errors
-    /// `Protocol` when the server speaks another one.
+    /// `Protocol` when the server has another protocol.
     pub fn into_backend(self) -> Result<RemoteBackend> {
-        hello::check(&self.hello)?;
+        handshake::check_protocol(&self.hello)?;
         Ok(RemoteBackend::new(self.stream, self.hello))
     }
 }
@@ -61,17 +66,17 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Greeted<S> {
 /// Connects to a server on the other side of a byte stream.
 ///
 /// # Errors
-/// Those of [`greet`] and [`Greeted::into_backend`].
+/// Those of [`handshake()`] and [`Negotiated::into_backend`].
 pub async fn connect<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
 ) -> Result<RemoteBackend> {
-    greet(stream, &ClientHello::new("serve")).await?.into_backend()
+    handshake(stream, &ClientHello::new("serve")).await?.into_backend()
 }
 
 /// A backend on the other side of a connection.
 ///
-/// Its attached sandboxes end with the connection, and so with the last of: this backend, its clones, and the sandboxes
-/// that came of it.
+/// Its attached sandboxes end with the connection, which is closed when this backend, its clones and its sandboxes are
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct RemoteBackend {
     client: Arc<Client>,
@@ -93,41 +98,60 @@ impl RemoteBackend {
         }
     }
 
-    /// What the server said about itself beside its version and capabilities.
+    /// Returns the facts that the server reported about itself in the handshake.
     pub fn about(&self) -> &Map<String, Value> {
         &self.about
     }
 
-    /// Whether the connection has ended.
+    /// Returns true when the connection is closed.
     pub fn is_closed(&self) -> bool {
         self.client.link.is_closed()
     }
 
-    /// Waits until the connection has ended.
+    /// Waits until the connection is closed.
     pub async fn closed(&self) {
-        // An error means that the connection is gone, too.
+        // An error means that the link was dropped, which closes the connection, too.
         let _ = self.client.link.closed().wait_for(|closed| *closed).await;
+    }
+
+    async fn value<T: DeserializeOwned>(
+        &self,
+        verb: Verb,
+        call: &CallContext,
+        arguments: &impl Serialize,
+    ) -> Result<T> {
+        self.client.value(verb, call, 0, arguments).await
+    }
+
+    async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        let arguments = (WireSpec::from(spec),);
+        RemoteInstance::request(&self.client, Verb::create, call, 0, &arguments).await
+    }
+
+    async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
+        let arguments = (id.to_string(),);
+        RemoteInstance::request(&self.client, Verb::attach, call, 0, &arguments).await
     }
 }
 
-/// What all handles of a connection share.
+/// The client's end of a connection, shared by all of its handles.
 #[derive(Debug)]
 struct Client {
     link: Arc<Link>,
     runtime: Handle,
-    known: Arc<Known>,
+    cached: Arc<CachedState>,
 }
 
-/// What the server tells and asks on its own.
+/// States that the server has sent, and tools that it may call.
 #[derive(Default)]
-struct Known {
+struct CachedState {
     states: Mutex<HashMap<u64, Weak<Mutex<Option<State>>>>>,
     tools: Mutex<HashMap<u64, ToolFunction>>,
 }
 
-impl std::fmt::Debug for Known {
+impl std::fmt::Debug for CachedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Known").finish_non_exhaustive()
+        f.debug_struct("CachedState").finish_non_exhaustive()
     }
 }
 
@@ -137,49 +161,49 @@ impl Client {
         let (from, to) = tokio::io::split(stream);
         let runtime = Handle::current();
         runtime.spawn(write_frames(to, frames, link.closed()));
-        let known = Arc::<Known>::default();
-        runtime.spawn(read(from, Arc::downgrade(&link), Arc::clone(&known)));
-        Arc::new(Self { link, runtime, known })
+        let cached = Arc::<CachedState>::default();
+        runtime.spawn(read(from, Arc::downgrade(&link), Arc::clone(&cached)));
+        Arc::new(Self { link, runtime, cached })
     }
 }
 
-/// Reads until the connection ends. It does not keep the connection open.
-async fn read<R: AsyncRead + Unpin>(from: R, link: Weak<Link>, known: Arc<Known>) {
-    let (ended, calls) = (End(Weak::clone(&link)), Calls::start());
+/// Reads frames until the connection ends. This task does not keep the connection open.
+async fn read<R: AsyncRead + Unpin>(from: R, link: Weak<Link>, cached: Arc<CachedState>) {
+    let (guard, calls) = (CloseGuard(Weak::clone(&link)), ToolCallRunner::start());
     let read = read_frames(from, |frame| {
         let link = link.upgrade()?;
-        Some(link.take(frame).map(|taken| match taken {
-            Some(Taken::State(id, message)) => {
+        Some(link.handle(frame).map(|frame| match frame {
+            Some(InboundFrame::State(id, message)) => {
                 if let Ok(state) = message.read() {
-                    known.tell(id, state);
+                    cached.update(id, state);
                 }
             }
-            Some(Taken::Request(outlet, inlet, message)) => {
-                let (id, known) = (outlet.id(), Arc::clone(&known));
+            Some(InboundFrame::Request(send, recv, message)) => {
+                let (id, cached) = (send.id(), Arc::clone(&cached));
                 let call = async move {
-                    let link = outlet.link();
-                    tool::answer(outlet, inlet, message, |id| known.tool(id)).await;
+                    let link = send.link();
+                    tool_calls::answer(send, recv, message, |id| cached.tool(id)).await;
                     link.forget(id);
                 };
-                calls.begin(id, Box::pin(call));
+                calls.call(id, Box::pin(call));
             }
-            Some(Taken::Cancel(id)) => {
-                calls.end(id);
+            Some(InboundFrame::Cancel(id)) => {
+                calls.cancel(id);
                 link.forget(id);
             }
-            Some(Taken::Release(_)) | None => {}
+            Some(InboundFrame::Release(_)) | None => {}
         }))
     });
     if let Err(error) = read.await {
         tracing::debug!(%error, "the connection to a sandbox server broke");
     }
-    drop((ended, calls));
+    drop((guard, calls));
 }
 
-/// Ends everything on a connection, also when its runtime goes away.
-struct End(Weak<Link>);
+/// Closes a connection when it is dropped, also together with its runtime.
+struct CloseGuard(Weak<Link>);
 
-impl Drop for End {
+impl Drop for CloseGuard {
     fn drop(&mut self) {
         if let Some(link) = self.0.upgrade() {
             link.close();
@@ -187,42 +211,42 @@ impl Drop for End {
     }
 }
 
-impl Known {
-    fn tell(&self, id: u64, state: State) {
+impl CachedState {
+    fn update(&self, id: u64, state: State) {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = states.get(&id).and_then(Weak::upgrade) {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
         }
     }
 
-    /// A place for what the server will tell of a sandbox.
-    fn expect(self: &Arc<Self>, id: u64) -> Slot {
-        let told = Arc::default();
+    /// Makes the slot for the states of a sandbox.
+    fn slot(self: &Arc<Self>, id: u64) -> StateSlot {
+        let state = Arc::default();
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        states.insert(id, Arc::downgrade(&told));
-        Slot { known: Arc::clone(self), id, told }
+        states.insert(id, Arc::downgrade(&state));
+        StateSlot { cached: Arc::clone(self), id, state }
     }
 
     fn tool(&self, id: u64) -> Option<ToolFunction> {
         self.tools.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    fn keep_tool(&self, id: u64, function: ToolFunction) {
+    fn register_tool(&self, id: u64, function: ToolFunction) {
         self.tools.lock().unwrap_or_else(PoisonError::into_inner).insert(id, function);
     }
 }
 
-/// What the server told of one sandbox.
+/// The last state that the server has sent of one sandbox.
 #[derive(Debug)]
-struct Slot {
-    known: Arc<Known>,
+struct StateSlot {
+    cached: Arc<CachedState>,
     id: u64,
-    told: Arc<Mutex<Option<State>>>,
+    state: Arc<Mutex<Option<State>>>,
 }
 
-impl Drop for Slot {
+impl Drop for StateSlot {
     fn drop(&mut self) {
-        let mut states = self.known.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.cached.states.lock().unwrap_or_else(PoisonError::into_inner);
         states.remove(&self.id);
     }
 }

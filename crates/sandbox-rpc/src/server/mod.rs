@@ -1,8 +1,8 @@
-//! The side that has the backend.
+//! The server: offers a backend on a connection.
 
+mod dispatch;
 mod session;
 mod state;
-mod verbs;
 
 use std::sync::Arc;
 
@@ -10,52 +10,52 @@ use sandbox_core::{Backend, Result};
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::hello::{self, ClientHello, PROTOCOL, ServerHello, VERSION};
-use crate::link::{Link, Taken};
+use crate::handshake::{self, ClientHello, PROTOCOL, ServerHello, VERSION};
+use crate::link::{InboundFrame, Link};
 use crate::transport::{read_frames, write_frames};
-use crate::wire::names;
+use crate::wire::capability_names;
 use session::Session;
 
-/// A connection whose client has introduced itself, and has had no answer yet.
+/// A connection whose client has sent its hello, and waits for the answer.
 #[derive(Debug)]
 pub struct Accepted<S> {
     stream: S,
     hello: ClientHello,
 }
 
-/// Hears who connects.
+/// Receives the hello of a client.
 ///
 /// # Errors
-/// `Unavailable` when the other side goes away, `Protocol` when it is no client.
+/// `Unavailable` when the other side closes the stream, `Protocol` when it is no client.
 pub async fn accept<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     mut stream: S,
 ) -> Result<Accepted<S>> {
-    let hello = hello::hear(&mut stream).await.map_err(hello::unreachable)?;
+    let hello = handshake::read_hello(&mut stream).await.map_err(handshake::connect_error)?;
     Ok(Accepted { stream, hello })
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Accepted<S> {
-    /// What the client said.
+    /// Returns the hello of the client.
     pub fn hello(&self) -> &ClientHello {
         &self.hello
     }
 
-    /// Answers and serves until the connection ends. Everything that only the client held ends with it: sandboxes that
-    /// nobody else holds, runs, commands, transfers.
+    /// Answers the hello and serves until the connection ends. What only the client held ends with the connection:
+    /// attached sandboxes, runs, commands, transfers.
     ///
-    /// A client that speaks another protocol hears which one is spoken here, and nothing more.
+    /// A client with another protocol gets the hello of the server, and nothing more.
     ///
     /// # Errors
-    /// `Unavailable` when the connection breaks, `Protocol` when the client breaks the protocol.
+    /// `Unavailable` when the connection breaks, `Protocol` when the client violates the protocol.
     ///
     /// # Cancellation
-    /// Dropping the future is the end of the connection.
+    /// Dropping the future closes the connection.
     pub async fn serve(
         mut self,
         backend: Arc<dyn Backend>,
         about: Map<String, Value>,
     ) -> Result<()> {
-        self.introduce(&*backend, about).await?;
+        self.answer(&*backend, about).await?;
         if self.hello.protocol != PROTOCOL {
             return Ok(());
         }
@@ -63,47 +63,47 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Accepted<S> {
         let (from, to) = tokio::io::split(self.stream);
         tokio::spawn(write_frames(to, frames, link.closed()));
         let session = Session::new(Arc::clone(&link), backend);
-        let _ended = session.end_when_dropped();
+        let _guard = session.close_when_dropped();
         let read = read_frames(from, |frame| {
-            Some(link.take(frame).map(|taken| match taken {
-                Some(Taken::Request(outlet, inlet, message)) => {
-                    session.start(outlet, inlet, message);
+            Some(link.handle(frame).map(|frame| match frame {
+                Some(InboundFrame::Request(send, recv, message)) => {
+                    session.start(send, recv, message);
                 }
-                Some(Taken::Cancel(id)) => session.cancel(id),
-                Some(Taken::Release(id)) => session.release(id),
-                Some(Taken::State(..)) | None => {}
+                Some(InboundFrame::Cancel(id)) => session.cancel(id),
+                Some(InboundFrame::Release(id)) => session.release(id),
+                Some(InboundFrame::State(..)) | None => {}
             }))
         });
-        read.await.map_err(hello::unreachable)
+        read.await.map_err(handshake::connect_error)
     }
 
-    /// Answers, and ends the connection.
+    /// Answers the hello, and closes the connection.
     ///
     /// # Errors
-    /// `Unavailable` when the client went away.
+    /// `Unavailable` when the client has closed the connection.
     pub async fn refuse(mut self, backend: &dyn Backend, about: Map<String, Value>) -> Result<()> {
-        self.introduce(backend, about).await
+        self.answer(backend, about).await
     }
 
-    async fn introduce(&mut self, backend: &dyn Backend, about: Map<String, Value>) -> Result<()> {
+    async fn answer(&mut self, backend: &dyn Backend, about: Map<String, Value>) -> Result<()> {
         let hello = ServerHello {
             protocol: PROTOCOL,
             version: VERSION.into(),
             variant: backend.variant(),
-            capabilities: names(&backend.capabilities()),
+            capabilities: capability_names(&backend.capabilities()),
             about,
         };
-        hello::say(&mut self.stream, &hello).await.map_err(hello::unreachable)
+        handshake::write_hello(&mut self.stream, &hello).await.map_err(handshake::connect_error)
     }
 }
 
-/// Serves a backend on a connection, until it ends.
+/// Serves a backend on a connection until the connection ends.
 ///
 /// # Errors
 /// Those of [`accept`] and [`Accepted::serve`].
 ///
 /// # Cancellation
-/// Dropping the future is the end of the connection.
+/// Dropping the future closes the connection.
 pub async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     backend: Arc<dyn Backend>,
     stream: S,

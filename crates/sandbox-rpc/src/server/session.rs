@@ -1,4 +1,4 @@
-//! One connection: what it holds, and what is going on.
+//! A session: the requests of one connection, and the sandboxes and commands that its client holds.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -12,36 +12,37 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, unconstrained};
 use tokio::time::{Instant, timeout};
 
+use super::dispatch::{self, Answer, StreamStart};
 use super::state::Published;
-use super::verbs::{self, Answer, Begin};
-use crate::link::{Inlet, Link, Outlet};
-use crate::message::{Message, json};
+use crate::link::{Link, RecvStream, SendStream};
+use crate::message::Message;
+use crate::wire::SandboxReply;
 use crate::wire::error::WireError;
 
-/// How often the client hears what has changed by itself, while something goes on.
-const QUICK: Duration = Duration::from_millis(25);
-/// The same when nothing has been asked for a while.
-const SLOW: Duration = Duration::from_millis(250);
-/// How long something goes on after a request.
-const LIVELY: Duration = Duration::from_secs(2);
+/// Interval at which states are compared and sent while the session is active.
+const ACTIVE_POLL_INTERVAL: Duration = Duration::from_millis(25);
+/// Interval at which states are compared and sent otherwise.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Time after a request during which the session is active.
+const ACTIVE_PERIOD: Duration = Duration::from_secs(2);
 
-/// One connection.
+/// One connection of a client.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) link: Arc<Link>,
     pub(super) backend: Arc<dyn Backend>,
     table: Mutex<Table>,
-    asked: Notify,
+    requested: Notify,
 }
 
 #[derive(Debug)]
 struct Table {
-    /// Requests that are being answered. One that has just begun has no task yet.
+    /// Requests that are being answered. A request has no task before its first poll.
     tasks: HashMap<u64, Option<AbortHandle>>,
-    /// What the client holds, by the stream that made it.
+    /// Sandboxes and commands that the client holds, by the stream of their request.
     held: HashMap<u64, Held>,
     last_request: Instant,
-    /// The task that watches for what changes by itself.
+    /// The task that sends changed states.
     watch: Option<AbortHandle>,
 }
 
@@ -51,12 +52,12 @@ enum Held {
     Command(Arc<dyn CommandControl>),
 }
 
-/// Ends a session.
-pub(super) struct End<'a>(&'a Session);
+/// Closes a session when it is dropped.
+pub(super) struct CloseGuard<'a>(&'a Session);
 
-impl Drop for End<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.close();
     }
 }
 
@@ -68,18 +69,18 @@ impl Session {
             last_request: Instant::now(),
             watch: None,
         });
-        Arc::new(Self { link, backend, table, asked: Notify::new() })
+        Arc::new(Self { link, backend, table, requested: Notify::new() })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn end_when_dropped(&self) -> End<'_> {
-        End(self)
+    pub(super) fn close_when_dropped(&self) -> CloseGuard<'_> {
+        CloseGuard(self)
     }
 
-    fn end(&self) {
+    fn close(&self) {
         self.link.close();
         let (tasks, held, watch) = {
             let mut table = self.table();
@@ -90,18 +91,18 @@ impl Session {
         drop(held);
     }
 
-    /// Answers a request beside all others. It begins here and now, so that requests begin in the order in which they
-    /// came: runs in one context queue in that order.
-    pub(super) fn start(self: &Arc<Self>, outlet: Outlet, inlet: Inlet, message: Message) {
-        let id = outlet.id();
+    /// Answers a request concurrently with others. The answer is polled once before this method returns, so that requests
+    /// start in their order of arrival: runs in one context queue in that order.
+    pub(super) fn start(self: &Arc<Self>, send: SendStream, recv: RecvStream, message: Message) {
+        let id = send.id();
         {
             let mut table = self.table();
             table.last_request = Instant::now();
             table.tasks.insert(id, None);
         }
         let session = Arc::clone(self);
-        let mut answer = Box::pin(async move { session.answer(&outlet, inlet, message).await });
-        if begin(answer.as_mut()) {
+        let mut answer = Box::pin(async move { session.answer(&send, recv, message).await });
+        if poll_once(answer.as_mut()) {
             self.finish(id);
             return;
         }
@@ -113,7 +114,7 @@ impl Session {
         if let Some(entry) = self.table().tasks.get_mut(&id) {
             *entry = Some(task.abort_handle());
         }
-        self.asked.notify_one();
+        self.requested.notify_one();
     }
 
     fn finish(&self, id: u64) {
@@ -121,30 +122,30 @@ impl Session {
         self.link.forget(id);
     }
 
-    async fn answer(self: &Arc<Self>, outlet: &Outlet, inlet: Inlet, message: Message) {
-        let answer = verbs::answer(self, outlet.id(), inlet, message).await;
-        if let Ok(Answer::Stream(.., Begin::WhenRead)) = &answer {
-            outlet.hold();
+    async fn answer(self: &Arc<Self>, send: &SendStream, recv: RecvStream, message: Message) {
+        let answer = dispatch::answer(self, send.id(), recv, message).await;
+        if let Ok(Answer::Stream(.., StreamStart::WhenRead)) = &answer {
+            send.hold();
         }
         match answer {
-            Ok(Answer::Value(message)) => outlet.reply(&message),
+            Ok(Answer::Value(message)) => send.reply(&message),
             Ok(Answer::Stream(message, mut elements, _)) => {
-                outlet.reply(&message);
-                while outlet.ready().await.is_ok() {
+                send.reply(&message);
+                while send.ready().await.is_ok() {
                     let Some(element) = elements.next().await else {
-                        outlet.end();
+                        send.end();
                         return;
                     };
-                    if outlet.item(&element).await.is_err() {
+                    if send.item(&element).await.is_err() {
                         return;
                     }
                 }
             }
-            Err(error) => outlet.reply(&Message::of(&Err::<(), _>(WireError::from(&error)))),
+            Err(error) => send.reply(&Message::from_head(&Err::<(), _>(WireError::from(&error)))),
         }
     }
 
-    /// The client does not want the answer any more.
+    /// Cancels a request.
     pub(super) fn cancel(&self, id: u64) {
         let task = self.table().tasks.remove(&id);
         if let Some(task) = task.flatten() {
@@ -153,18 +154,18 @@ impl Session {
         self.link.forget(id);
     }
 
-    /// The client no longer holds what that stream made.
+    /// Drops what the request on that stream made.
     pub(super) fn release(&self, id: u64) {
         let held = self.table().held.remove(&id);
         drop(held);
     }
 
-    /// Keeps something for the client, unless it has given up already.
-    fn hold(self: &Arc<Self>, id: u64, what: Held) -> bool {
+    /// Holds a sandbox or a command for the client. Returns false when the client has cancelled the request.
+    fn hold(self: &Arc<Self>, id: u64, held: Held) -> bool {
         let mut table = self.table();
         let wanted = table.tasks.contains_key(&id);
         if wanted {
-            table.held.insert(id, what);
+            table.held.insert(id, held);
             if table.watch.is_none() {
                 let watch = Arc::clone(self).watch();
                 table.watch = Some(tokio::spawn(watch).abort_handle());
@@ -178,13 +179,14 @@ impl Session {
         self: &Arc<Self>,
         id: u64,
         instance: Arc<dyn Instance>,
-    ) -> Result<Message> {
+    ) -> Result<SandboxReply> {
         let published = Arc::new(Published::new(id, instance));
-        let handed = published.handed().await;
+        let reply = published.reply().await;
         if !self.hold(id, Held::Sandbox(published)) {
-            return Err(Error::new(ErrorKind::Cancelled, "create", "nobody waits for the sandbox"));
+            let message = "the client has cancelled the request";
+            return Err(Error::new(ErrorKind::Cancelled, "create", message));
         }
-        Ok(Message::of(&Ok::<_, ()>(handed)))
+        Ok(reply)
     }
 
     /// Hands the controls of a command to the client.
@@ -192,7 +194,7 @@ impl Session {
         self.hold(id, Held::Command(control));
     }
 
-    /// A sandbox that the client holds.
+    /// Returns a sandbox that the client holds.
     pub(super) fn sandbox(&self, id: u64) -> Result<Arc<Published>> {
         match self.table().held.get(&id) {
             Some(Held::Sandbox(published)) => Ok(Arc::clone(published)),
@@ -200,7 +202,7 @@ impl Session {
         }
     }
 
-    /// The controls of a command that the client holds.
+    /// Returns the controls of a command that the client holds.
     pub(super) fn control(&self, id: u64) -> Result<Arc<dyn CommandControl>> {
         match self.table().held.get(&id) {
             Some(Held::Command(control)) => Ok(Arc::clone(control)),
@@ -217,41 +219,35 @@ impl Session {
         sandboxes.collect()
     }
 
-    /// Tells what changes by itself: a sandbox that expires, code that ends while nobody reads.
+    /// Sends states that change without a request, such as those of expired sandboxes and of runs whose events are not read.
     async fn watch(self: Arc<Self>) {
         loop {
             let mut executing = false;
-            let lively = self.table().last_request.elapsed() < LIVELY;
+            let active = self.table().last_request.elapsed() < ACTIVE_PERIOD;
             for published in self.sandboxes() {
-                if !lively {
-                    published.look_for_contexts().await;
+                if !active {
+                    published.follow_all_contexts().await;
                 }
                 executing |= published.publish(&self.link);
             }
-            let pause = if lively || executing { QUICK } else { SLOW };
-            if pause == QUICK {
-                tokio::time::sleep(pause).await;
+            if active || executing {
+                tokio::time::sleep(ACTIVE_POLL_INTERVAL).await;
             } else {
-                // Woken early by a request.
-                let _ = timeout(pause, self.asked.notified()).await;
+                // A request ends the wait early.
+                let _ = timeout(IDLE_POLL_INTERVAL, self.requested.notified()).await;
             }
         }
     }
 }
 
-/// Polls a future for the first time. Whether it is done; if not, it must be polled again soon.
-fn begin(answer: Pin<&mut (impl Future<Output = ()> + Send)>) -> bool {
-    // Without a budget, which other requests may have used up.
+/// Polls a future once. Returns true when it is complete; otherwise it must be polled again soon.
+fn poll_once(answer: Pin<&mut (impl Future<Output = ()> + Send)>) -> bool {
+    // Without tokio's budget, which other requests may have used up.
     let first = std::pin::pin!(unconstrained(answer));
     first.poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
 fn not_held(what: &str) -> Error {
-    let message = format!("this connection does not hold that {what}");
+    let message = format!("the connection does not hold this {what}");
     Error::new(ErrorKind::Protocol, "find", message)
-}
-
-/// A reply with a value.
-pub(super) fn reply(value: &impl serde::Serialize) -> Message {
-    Message { head: json(&Ok::<_, ()>(value)), tail: bytes::Bytes::new() }
 }

@@ -1,58 +1,63 @@
-//! Tells the client what it must know without asking: status, end, tags, and where code runs.
+//! Sends the state of sandboxes to the client: status, end, tags, and in which contexts code runs.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_core::{CallContext, Instance};
 
 use crate::link::Link;
 use crate::message::Message;
-use crate::wire::{Handed, State, missing, names};
+use crate::wire::{SandboxReply, State, capability_names, missing_facets};
 
-/// A sandbox that the client holds, and what it was told of it.
+/// A sandbox that the client holds, and the last state that was sent to the client.
 #[derive(Debug)]
 pub(super) struct Published {
     pub(super) id: u64,
     pub(super) instance: Arc<dyn Instance>,
-    told: Mutex<Told>,
+    last_sent: Mutex<LastSent>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct LastSent {
+    /// Contexts whose execution is reported.
     contexts: BTreeSet<String>,
-    last: Option<State>,
+    state: Option<State>,
 }
 
 impl Published {
     pub(super) fn new(id: u64, instance: Arc<dyn Instance>) -> Self {
         let contexts = BTreeSet::from(["default".to_owned()]);
-        Self { id, instance, told: Mutex::new(Told { contexts, last: None }) }
+        Self { id, instance, last_sent: Mutex::new(LastSent { contexts, state: None }) }
     }
 
-    /// What the client hears when it gets the sandbox.
-    pub(super) async fn handed(&self) -> Handed {
-        self.look_for_contexts().await;
+    fn last_sent(&self) -> MutexGuard<'_, LastSent> {
+        self.last_sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the reply that hands the sandbox to the client.
+    pub(super) async fn reply(&self) -> SandboxReply {
+        self.follow_all_contexts().await;
         let state = {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            let state = self.now(&told.contexts);
-            told.last = Some(state.clone());
+            let mut last_sent = self.last_sent();
+            let state = self.current(&last_sent.contexts);
+            last_sent.state = Some(state.clone());
             state
         };
-        let capabilities = names(&self.instance.capabilities());
-        Handed { state, capabilities, missing: missing(&*self.instance) }
+        let capabilities = capability_names(&self.instance.capabilities());
+        SandboxReply { state, capabilities, missing: missing_facets(&*self.instance) }
     }
 
-    /// From now on the client hears whether code runs there.
+    /// Reports from now on whether code runs in the context.
     pub(super) fn follow(&self, context: Option<&str>) {
         let Some(context) = context else { return };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if !told.contexts.contains(context) {
-            told.contexts.insert(context.to_owned());
+        let mut last_sent = self.last_sent();
+        if !last_sent.contexts.contains(context) {
+            last_sent.contexts.insert(context.to_owned());
         }
     }
 
-    /// Follows every context there is, also those that others made.
-    pub(super) async fn look_for_contexts(&self) {
+    /// Follows every context of the sandbox, including those that other clients made.
+    pub(super) async fn follow_all_contexts(&self) {
         if !self.instance.capabilities().contexts {
             return;
         }
@@ -64,7 +69,7 @@ impl Published {
         }
     }
 
-    fn now(&self, contexts: &BTreeSet<String>) -> State {
+    fn current(&self, contexts: &BTreeSet<String>) -> State {
         let code = self.instance.code().ok();
         let is_executing =
             |id: &&String| code.is_some_and(|code| code.is_executing(Some(id.as_str())));
@@ -72,15 +77,15 @@ impl Published {
         State { info: self.instance.info(), executing }
     }
 
-    /// Tells what has changed. Whether code runs.
+    /// Sends the state if it has changed. Returns whether code runs in the sandbox.
     pub(super) fn publish(&self, link: &Link) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.now(&told.contexts);
+        let mut last_sent = self.last_sent();
+        let state = self.current(&last_sent.contexts);
         let executing = !state.executing.is_empty();
-        if told.last.as_ref() != Some(&state) {
-            // Sent under the lock, so that nothing older arrives later.
-            link.send_state(self.id, &Message::of(&state));
-            told.last = Some(state);
+        if last_sent.state.as_ref() != Some(&state) {
+            // Sent under the lock, so that an older state cannot arrive later.
+            link.send_state(self.id, &Message::from_head(&state));
+            last_sent.state = Some(state);
         }
         executing
     }

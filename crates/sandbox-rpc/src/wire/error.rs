@@ -1,4 +1,4 @@
-//! Errors, whole: everything a program can branch on, and everything a person can read.
+//! Errors on the wire, with all of their fields.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::Value;
 /// An error on its way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WireError {
-    /// By name, because a newer version may have more.
+    /// The name of the kind, because a newer version may have more kinds.
     kind: String,
     operation: String,
     message: String,
@@ -24,7 +24,7 @@ pub(crate) struct WireError {
     context: Vec<(String, String)>,
     #[serde(default)]
     hint: Option<String>,
-    /// The errors below, the nearest first.
+    /// Messages of the source errors, the nearest first.
     #[serde(default)]
     sources: Vec<String>,
 }
@@ -56,14 +56,14 @@ impl From<WireError> for Error {
     fn from(wire: WireError) -> Self {
         let kind = serde_json::from_value(Value::String(wire.kind));
         let kind = kind.unwrap_or(ErrorKind::Unexpected);
-        let mut error = Self::new(kind, known(&wire.operation), wire.message)
+        let mut error = Self::new(kind, intern(&wire.operation), wire.message)
             .with_retry(wire.retry)
             .with_effect(wire.effect);
         if let Some(after) = wire.retry_after {
             error = error.with_retry_after(after);
         }
         for (key, value) in wire.context {
-            error = error.with_context(known(&key), value);
+            error = error.with_context(intern(&key), value);
         }
         if let Some(hint) = wire.hint {
             error = error.with_hint(hint);
@@ -80,7 +80,7 @@ impl From<WireError> for Error {
     }
 }
 
-/// An error below one that came from the other side.
+/// A source of an error from the other side.
 #[derive(Debug)]
 struct RemoteSource {
     message: String,
@@ -99,17 +99,19 @@ impl std::error::Error for RemoteSource {
     }
 }
 
-/// Names in errors live as long as the process. There are few, and a peer cannot make them many.
-fn known(name: &str) -> &'static str {
-    const MOST: usize = 512;
-    const LONGEST: usize = 64;
+/// Maximum number and length of interned names.
+const MAX_NAMES: usize = 512;
+const MAX_NAME_LENGTH: usize = 64;
+
+/// Interns the name of an operation or of a context key. A peer cannot intern more than [`MAX_NAMES`] names.
+fn intern(name: &str) -> &'static str {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
     if let Some(name) = names.get(name) {
         return name;
     }
-    if names.len() >= MOST || name.len() > LONGEST {
+    if names.len() >= MAX_NAMES || name.len() > MAX_NAME_LENGTH {
         return "remote";
     }
     let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_arrive_whole() {
+    fn errors_arrive_with_all_fields() {
         let error = Error::new(ErrorKind::RateLimited, "create", "not so fast")
             .with_retry(Retry::Temporary)
             .with_effect(Effect::Unknown)
@@ -156,11 +158,11 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_pile_up() {
+    fn interned_names_are_bounded() {
         for number in 0..2000 {
-            known(&format!("operation-{number}"));
+            intern(&format!("operation-{number}"));
         }
-        assert_eq!(known("operation-1999"), "remote");
-        assert_eq!(known(&"x".repeat(100)), "remote");
+        assert_eq!(intern("operation-1999"), "remote");
+        assert_eq!(intern(&"x".repeat(100)), "remote");
     }
 }

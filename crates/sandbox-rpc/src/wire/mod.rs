@@ -1,10 +1,8 @@
-//! The types of the core in the form in which they travel. Each conversion names every field, so that a new one cannot be
-//! forgotten in silence.
+//! Messages beside the core's own types, which travel in their serialized form.
 
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod request;
-pub(crate) mod spec;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +12,7 @@ use serde_json::{Map, Value};
 
 use self::error::WireError;
 
-/// What is known of a sandbox without asking it.
+/// The state of a sandbox that the server sends without a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) info: SandboxInfo,
@@ -22,18 +20,25 @@ pub(crate) struct State {
     pub(crate) executing: Vec<String>,
 }
 
-/// A sandbox that the other side now holds.
+/// The reply with a sandbox that the client holds from now on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Handed {
+pub(crate) struct SandboxReply {
     pub(crate) state: State,
     pub(crate) capabilities: Vec<String>,
-    /// Why facets are missing, by name.
+    /// The errors of missing facets, by name of the facet.
     #[serde(default)]
     pub(crate) missing: BTreeMap<String, WireError>,
 }
 
-/// The facets that an instance has not, by name, with the reasons.
-pub(crate) fn missing(instance: &dyn Instance) -> BTreeMap<String, WireError> {
+/// The reply with a command that the client holds from now on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CommandReply {
+    pub(crate) id: String,
+    pub(crate) pid: Option<u32>,
+}
+
+/// Returns the errors of an instance's missing facets, by name of the facet.
+pub(crate) fn missing_facets(instance: &dyn Instance) -> BTreeMap<String, WireError> {
     let facets = [
         ("code", instance.code().err()),
         ("commands", instance.commands().err()),
@@ -42,31 +47,17 @@ pub(crate) fn missing(instance: &dyn Instance) -> BTreeMap<String, WireError> {
         ("snapshots", instance.snapshots().err()),
         ("ports", instance.ports().err()),
     ];
-    let missing = facets.into_iter().filter_map(|(name, why)| Some((name, why?)));
-    missing.map(|(name, why)| (name.to_owned(), WireError::from(&why))).collect()
+    let missing = facets.into_iter().filter_map(|(name, error)| Some((name, error?)));
+    missing.map(|(name, error)| (name.to_owned(), WireError::from(&error))).collect()
 }
 
-/// A command that the other side now holds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Started {
-    pub(crate) id: String,
-    pub(crate) pid: Option<u32>,
-}
-
-/// A page of a listing.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Listed {
-    pub(crate) items: Vec<SandboxInfo>,
-    pub(crate) next: Option<String>,
-}
-
-/// The names of what is declared.
-pub(crate) fn names(capabilities: &Capabilities) -> Vec<String> {
+/// Returns the names of the declared capabilities.
+pub(crate) fn capability_names(capabilities: &Capabilities) -> Vec<String> {
     let declared = capabilities.entries().into_iter().filter(|(_, declared)| *declared);
     declared.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// What is declared by name. Names of a newer version mean nothing here.
+/// Returns the capabilities with these names. Unknown names, which a newer version may send, are ignored.
 pub(crate) fn capabilities(names: &[String]) -> Capabilities {
     let known = Capabilities::default().entries();
     let declared = known.iter().filter(|(name, _)| names.iter().any(|declared| declared == name));
@@ -82,7 +73,7 @@ mod tests {
     #[test]
     fn capabilities_travel_by_name() {
         let declared = Capabilities { run_code: true, watch: true, ..Capabilities::default() };
-        let mut names = names(&declared);
+        let mut names = capability_names(&declared);
         assert_eq!(capabilities(&names), declared);
         names.push("of_the_future".into());
         assert_eq!(capabilities(&names), declared);

@@ -1,46 +1,45 @@
-//! What is asked for, verb by verb.
+//! Requests.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sandbox_core::{
-    ByteRange, ByteSize, ByteStream, CallContext, CodeMode, CommandSpec, ContextSpec, FindFiles,
-    InstallPackages, ListQuery, PtySize, RunCode, StartCommand, Stdin, Tags, WriteOptions,
-};
+use sandbox_core::{ByteStream, CallContext, CreateSpec, Secret, Stdin};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::spec::WireSpec;
+use crate::verbs::Verb;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Envelope {
+pub(crate) struct Envelope<A> {
     #[serde(default)]
     pub(crate) call: WireCall,
-    /// The stream that made the sandbox, or the command, that it is about. Zero: the backend.
+    /// The stream on which the sandbox, or the command, of the request was made; 0 for the backend.
     #[serde(default)]
     pub(crate) on: u64,
     pub(crate) verb: Verb,
+    /// The arguments of the verb, as a list.
+    pub(crate) arguments: A,
 }
 
-/// [`CallContext`] with its deadline as the time that is left.
+/// [`CallContext`] with its deadline as the remaining time.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct WireCall {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    left: Option<Duration>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     idempotency_key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<String>,
 }
 
 impl From<&CallContext> for WireCall {
     fn from(call: &CallContext) -> Self {
         Self {
-            left: call.deadline.map(|at| at.saturating_duration_since(Instant::now())),
+            remaining: call.deadline.map(|at| at.saturating_duration_since(Instant::now())),
             idempotency_key: call.idempotency_key.clone(),
             run_id: call.run_id.clone(),
             trace: call.trace.clone(),
@@ -51,7 +50,7 @@ impl From<&CallContext> for WireCall {
 impl From<WireCall> for CallContext {
     fn from(wire: WireCall) -> Self {
         let mut call = Self::new();
-        call.deadline = wire.left.and_then(|left| Instant::now().checked_add(left));
+        call.deadline = wire.remaining.and_then(|left| Instant::now().checked_add(left));
         call.idempotency_key = wire.idempotency_key;
         call.run_id = wire.run_id;
         call.trace = wire.trace;
@@ -59,137 +58,39 @@ impl From<WireCall> for CallContext {
     }
 }
 
-/// Everything that can be asked for. What is large, or is JSON of the user's, is in the tail of the message.
+/// [`CreateSpec`] with its secrets, which its serialized form leaves out: a connection is as private as the process behind
+/// it.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Verb {
-    Create(Box<WireSpec>),
-    Attach {
-        id: String,
-    },
-    List(WireQuery),
-    Environments,
-    Health,
-    ListSnapshots,
-    DeleteSnapshot {
-        name: String,
-    },
-    RunCode(WireRun),
-    CreateContext(WireContext),
-    ListContexts,
-    RestartContext {
-        id: String,
-    },
-    DeleteContext {
-        id: String,
-    },
-    GetVariable {
-        context: Option<String>,
-        name: String,
-    },
-    SetVariables {
-        context: Option<String>,
-    },
-    Interrupt {
-        context: Option<String>,
-    },
-    Reset,
-    StartCommand(WireCommand),
-    ListCommands,
-    ConnectCommand {
-        id: String,
-    },
-    WriteStdin,
-    CloseStdin,
-    Resize(PtySize),
-    Signal {
-        signal: i32,
-        tree: bool,
-    },
-    ReadFile {
-        path: String,
-        offset: u64,
-        length: Option<u64>,
-    },
-    WriteFile {
-        path: String,
-        options: WireWrite,
-    },
-    ListFiles {
-        path: String,
-    },
-    StatFile {
-        path: String,
-    },
-    CreateDirectory {
-        path: String,
-        parents: bool,
-    },
-    RemoveFile {
-        path: String,
-        recursive: bool,
-    },
-    RenameFile {
-        from: String,
-        to: String,
-    },
-    CopyFile {
-        from: String,
-        to: String,
-    },
-    SetFileMode {
-        path: String,
-        mode: u32,
-    },
-    FindFiles(WireFind),
-    ReadArchive {
-        path: String,
-    },
-    WriteArchive {
-        path: String,
-    },
-    WatchFiles {
-        path: String,
-        recursive: bool,
-    },
-    RegisterTool {
-        name: String,
-        description: String,
-        parameters: Option<Value>,
-    },
-    /// Asked of the client, about the stream on which it registered the tool.
-    CallTool,
-    InstallPackages {
-        system: bool,
-        #[serde(default)]
-        upgrade: bool,
-        names: Vec<String>,
-    },
-    ExposePort {
-        port: u16,
-    },
-    SetTags {
-        tags: Tags,
-    },
-    SetLifetime {
-        lifetime: Duration,
-    },
-    Pause,
-    Resume,
-    CreateSnapshot {
-        name: String,
-        description: String,
-    },
-    RestoreSnapshot {
-        name: String,
-    },
-    Fork,
-    Metrics,
-    Logs {
-        follow: bool,
-    },
-    Terminate,
-    Kill,
+pub(crate) struct WireSpec {
+    spec: CreateSpec,
+    secrets: BTreeMap<String, ExposedSecret>,
+}
+
+/// A secret on its way.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct ExposedSecret(String);
+
+impl std::fmt::Debug for ExposedSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl From<CreateSpec> for WireSpec {
+    fn from(mut spec: CreateSpec) -> Self {
+        let expose = |(name, secret): (_, Secret)| (name, ExposedSecret(secret.expose().into()));
+        let secrets = std::mem::take(&mut spec.secrets).into_iter().map(expose).collect();
+        Self { spec, secrets }
+    }
+}
+
+impl From<WireSpec> for CreateSpec {
+    fn from(WireSpec { mut spec, secrets }: WireSpec) -> Self {
+        let hide = |(name, ExposedSecret(value))| (name, Secret::new(value));
+        spec.secrets = secrets.into_iter().map(hide).collect();
+        spec
+    }
 }
 
 /// Where standard input comes from.
@@ -204,34 +105,29 @@ pub(crate) enum WireStdin {
     Stream,
 }
 
-/// What goes along with a request: bytes at once, and bytes as they come.
+/// Bytes of a request beside its arguments: at once in the message, or as a stream.
 #[derive(Default)]
-pub(crate) struct Freight {
+pub(crate) struct Payload {
     pub(crate) tail: Bytes,
     pub(crate) body: Option<ByteStream>,
 }
 
-impl Freight {
-    pub(crate) fn tail(tail: Bytes) -> Self {
-        Self { tail, body: None }
-    }
-
-    pub(crate) fn body(body: ByteStream) -> Self {
-        Self { tail: Bytes::new(), body: Some(body) }
-    }
-
-    fn of(stdin: Stdin) -> (WireStdin, Self) {
+impl Payload {
+    /// Makes the payload of standard input.
+    pub(crate) fn from_stdin(stdin: Stdin) -> (WireStdin, Self) {
         match stdin {
             Stdin::Empty => (WireStdin::Empty, Self::default()),
-            Stdin::Bytes(bytes) => (WireStdin::Tail, Self::tail(bytes)),
-            Stdin::Stream(stream) => (WireStdin::Stream, Self::body(stream)),
+            Stdin::Bytes(tail) => (WireStdin::Tail, Self { tail, body: None }),
+            Stdin::Stream(body) => {
+                (WireStdin::Stream, Self { tail: Bytes::new(), body: Some(body) })
+            }
         }
     }
 }
 
 impl WireStdin {
-    /// Standard input from what came along.
-    pub(crate) fn stdin(self, tail: Bytes, body: impl FnOnce() -> ByteStream) -> Stdin {
+    /// Makes standard input of the payload that arrived.
+    pub(crate) fn into_stdin(self, tail: Bytes, body: impl FnOnce() -> ByteStream) -> Stdin {
         match self {
             Self::Empty => Stdin::Empty,
             Self::Tail => Stdin::Bytes(tail),
@@ -240,219 +136,89 @@ impl WireStdin {
     }
 }
 
-macro_rules! mirror {
-    ($(#[$doc:meta])* $wire:ident of $core:ident { $($name:ident: $kind:ty,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-        pub(crate) struct $wire {
-            $(#[serde(default)] $name: $kind,)*
-        }
-
-        impl From<$core> for $wire {
-            fn from(core: $core) -> Self {
-                Self { $($name: core.$name,)* }
-            }
-        }
-
-        impl From<$wire> for $core {
-            fn from(wire: $wire) -> Self {
-                let mut core = Self::default();
-                $(core.$name = wire.$name;)*
-                core
-            }
-        }
-
-        #[cfg(test)]
-        impl $wire {
-            const FIELDS: &'static [&'static str] = &[$(stringify!($name)),*];
-        }
-    };
-}
-
-mirror! {
-    /// [`ListQuery`]
-    WireQuery of ListQuery { tags: Tags, cursor: Option<String>, limit: Option<usize>, }
-}
-
-mirror! {
-    /// [`ContextSpec`]
-    WireContext of ContextSpec {
-        id: Option<String>,
-        language: Option<String>,
-        cwd: Option<String>,
-        env: BTreeMap<String, String>,
-    }
-}
-
-mirror! {
-    /// [`FindFiles`]
-    WireFind of FindFiles {
-        root: String,
-        name: Option<String>,
-        contains: Option<String>,
-        limit: Option<usize>,
-    }
-}
-
-mirror! {
-    /// [`WriteOptions`]
-    WireWrite of WriteOptions { append: bool, parents: bool, mode: Option<u32>, modified: Option<u64>, }
-}
-
-/// [`RunCode`]; the code is here, standard input comes along.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct WireRun {
-    code: String,
-    #[serde(default)]
-    language: Option<String>,
-    #[serde(default)]
-    pub(crate) context: Option<String>,
-    /// File name and arguments of a script.
-    #[serde(default)]
-    script: Option<(String, Vec<String>)>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    #[serde(default)]
-    cwd: Option<String>,
-    #[serde(default)]
-    timeout: Option<Duration>,
-    #[serde(default)]
-    cpu_time: Option<Duration>,
-    #[serde(default)]
-    memory: Option<ByteSize>,
-    #[serde(default)]
-    output_limit: Option<ByteSize>,
-    #[serde(default)]
-    pub(crate) stdin: WireStdin,
-}
-
-impl WireRun {
-    pub(crate) fn pack(run: RunCode) -> (Self, Freight) {
-        let (stdin, freight) = Freight::of(run.stdin);
-        let script = match run.mode {
-            CodeMode::Cell => None,
-            CodeMode::Script { filename, argv } => Some((filename, argv)),
-        };
-        let wire = Self {
-            code: run.code,
-            language: run.language,
-            context: run.context,
-            script,
-            env: run.env,
-            cwd: run.cwd,
-            timeout: run.timeout,
-            cpu_time: run.cpu_time,
-            memory: run.memory,
-            output_limit: run.output_limit,
-            stdin,
-        };
-        (wire, freight)
-    }
-
-    pub(crate) fn unpack(self, stdin: Stdin) -> RunCode {
-        let mut run = RunCode::new(self.code);
-        run.language = self.language;
-        run.context = self.context;
-        if let Some((filename, argv)) = self.script {
-            run.mode = CodeMode::Script { filename, argv };
-        }
-        run.env = self.env;
-        run.cwd = self.cwd;
-        run.timeout = self.timeout;
-        run.cpu_time = self.cpu_time;
-        run.memory = self.memory;
-        run.output_limit = self.output_limit;
-        run.stdin = stdin;
-        run
-    }
-}
-
-/// [`StartCommand`]; standard input comes along.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct WireCommand {
-    command: WireLine,
-    #[serde(default)]
-    cwd: Option<String>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    #[serde(default)]
-    timeout: Option<Duration>,
-    #[serde(default)]
-    cpu_time: Option<Duration>,
-    #[serde(default)]
-    output_limit: Option<ByteSize>,
-    #[serde(default)]
-    pub(crate) stdin: WireStdin,
-    #[serde(default)]
-    interactive: bool,
-    #[serde(default)]
-    pty: Option<PtySize>,
-    #[serde(default)]
-    pub(crate) background: bool,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-enum WireLine {
-    Shell(String),
-    Argv(Vec<String>),
-}
-
-impl WireCommand {
-    pub(crate) fn pack(start: StartCommand) -> (Self, Freight) {
-        let (stdin, freight) = Freight::of(start.stdin);
-        let command = match start.command {
-            CommandSpec::Shell(line) => WireLine::Shell(line),
-            CommandSpec::Argv(argv) => WireLine::Argv(argv),
-        };
-        let wire = Self {
-            command,
-            cwd: start.cwd,
-            env: start.env,
-            timeout: start.timeout,
-            cpu_time: start.cpu_time,
-            output_limit: start.output_limit,
-            stdin,
-            interactive: start.interactive,
-            pty: start.pty,
-            background: start.background,
-        };
-        (wire, freight)
-    }
-
-    pub(crate) fn unpack(self, stdin: Stdin) -> StartCommand {
-        let mut start = StartCommand::new(match self.command {
-            WireLine::Shell(line) => CommandSpec::Shell(line),
-            WireLine::Argv(argv) => CommandSpec::Argv(argv),
-        });
-        start.cwd = self.cwd;
-        start.env = self.env;
-        start.timeout = self.timeout;
-        start.cpu_time = self.cpu_time;
-        start.output_limit = self.output_limit;
-        start.stdin = stdin;
-        start.interactive = self.interactive;
-        start.pty = self.pty;
-        start.background = self.background;
-        start
-    }
-}
-
-impl Verb {
-    pub(crate) fn read_file(path: &str, range: ByteRange) -> Self {
-        let ByteRange { offset, length } = range;
-        Self::ReadFile { path: path.into(), offset, length }
-    }
-
-    pub(crate) fn install(packages: InstallPackages) -> Self {
-        let (system, upgrade, names) = match packages {
-            InstallPackages::Python(names) => (false, false, names),
-            InstallPackages::Upgrade(names) => (false, true, names),
-            InstallPackages::System(names) => (true, false, names),
-        };
-        Self::InstallPackages { system, upgrade, names }
-    }
-}
-
 #[cfg(test)]
-#[path = "request_tests.rs"]
-pub(crate) mod tests;
+mod tests {
+    use sandbox_core::{
+        ByteSize, CodeMode, Mount, NetworkPolicy, PtySize, RunCode, SingleUse, StartCommand,
+    };
+    use serde::de::DeserializeOwned;
+    use serde_json::{Map, Value};
+
+    use super::*;
+    use crate::message::{json, parse};
+
+    fn travelled<T: Serialize + DeserializeOwned>(value: &T) -> T {
+        parse(&json(value)).unwrap()
+    }
+
+    #[test]
+    fn runs_arrive_as_they_were_sent() {
+        let mut run = RunCode::new("x\u{0}\n\"é");
+        run.language = Some("py".into());
+        run.context = Some("c".into());
+        run.mode = CodeMode::Script { filename: "a b.py".into(), argv: vec![String::new()] };
+        run.env = [("A".into(), "é=".into())].into();
+        run.cwd = Some("/x".into());
+        run.timeout = Some(Duration::from_nanos(1));
+        run.cpu_time = Some(Duration::MAX);
+        run.memory = Some(ByteSize::mib(17));
+        run.output_limit = Some(ByteSize::kib(3));
+        assert_eq!(format!("{:?}", travelled(&run)), format!("{run:?}"));
+    }
+
+    #[test]
+    fn commands_arrive_as_they_were_sent() {
+        let mut start = StartCommand::new(["a", "", "b c"]);
+        start.cwd = Some("x".into());
+        start.env = [("A".into(), String::new())].into();
+        start.timeout = Some(Duration::from_millis(5));
+        start.cpu_time = Some(Duration::from_nanos(7));
+        start.output_limit = Some(ByteSize::bytes(9));
+        start.interactive = true;
+        start.pty = Some(PtySize { columns: 80, rows: 24 });
+        start.background = true;
+        assert_eq!(format!("{:?}", travelled(&start)), format!("{start:?}"));
+    }
+
+    #[test]
+    fn standard_input_travels_beside_the_request() {
+        let (kind, payload) = Payload::from_stdin(Stdin::Bytes(vec![0, 255].into()));
+        let stdin = travelled(&kind).into_stdin(payload.tail, || unreachable!());
+        assert!(matches!(&stdin, Stdin::Bytes(bytes) if bytes[..] == [0, 255]));
+        let (kind, payload) = Payload::from_stdin(Stdin::Empty);
+        assert!(payload.tail.is_empty() && payload.body.is_none());
+        assert!(matches!(kind.into_stdin(payload.tail, || unreachable!()), Stdin::Empty));
+    }
+
+    #[test]
+    fn specs_arrive_as_they_were_sent_with_their_secrets() {
+        let mut spec = CreateSpec::default();
+        spec.name = Some("n".into());
+        spec.env = [("A".into(), "1".into())].into();
+        spec.secrets = [("TOKEN".into(), Secret::new("hunter2"))].into();
+        spec.memory = Some(ByteSize::mib(64));
+        spec.cpu = Some(0.1);
+        spec.network = NetworkPolicy::allowlist(["*.example.com:443"]).unwrap();
+        spec.mounts = vec![Mount::new("/srv", "/data").writable()];
+        spec.lifetime = Some(Duration::from_nanos(1_000_000_001));
+        spec.single_use = Some(SingleUse::Code);
+        spec.provider_options = Map::from_iter([("python".into(), Value::from("x"))]);
+        let wire = WireSpec::from(spec.clone());
+        assert!(!format!("{wire:?}").contains("hunter2"));
+        assert_eq!(CreateSpec::from(travelled(&wire)), spec);
+    }
+
+    #[test]
+    fn a_deadline_travels_as_the_remaining_time() {
+        let call = CallContext::new()
+            .with_deadline(Instant::now() + Duration::from_secs(60))
+            .with_idempotency_key("k")
+            .with_run_id("r")
+            .with_trace("t");
+        let found = CallContext::from(travelled(&WireCall::from(&call)));
+        let left = found.deadline.unwrap().saturating_duration_since(Instant::now());
+        assert!((55..=60).contains(&left.as_secs()), "{left:?}");
+        assert_eq!(found.idempotency_key.as_deref(), Some("k"));
+        assert_eq!((found.run_id.as_deref(), found.trace.as_deref()), (Some("r"), Some("t")));
+    }
+}

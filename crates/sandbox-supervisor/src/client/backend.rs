@@ -1,4 +1,4 @@
-//! A backend whose sandboxes may outlive this process: those are the supervisor's.
+//! A backend whose detached sandboxes are created in the supervisor, so that they outlive this process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,45 +11,45 @@ use sandbox_core::{
 use tokio::time::sleep;
 
 use super::client_env;
-use super::connect::{existing, has_ended, needed};
+use super::connect::{connect_existing, connect_or_start, has_ended};
 
-/// How long a supervisor is looked for that does not end in the moment it is asked.
-const AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
+/// Maximum time to retry a creation while the supervisor that answers is about to end.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What helps who asked for a sandbox that is not there.
+/// Hint of errors about a sandbox that does not exist.
 pub const NOT_FOUND_HINT: &str = "`sandboxes ls` shows what there is";
 
-/// Makes detached sandboxes in the supervisor, and finds them there.
+/// Creates detached sandboxes in the supervisor, and finds them there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DetachedLayer;
 
 impl Layer for DetachedLayer {
     fn layer(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
-        wrap_backend(Arc::new(Detachable { inner }))
+        wrap_backend(Arc::new(SupervisedBackend { inner }))
     }
 }
 
-/// A backend of this host, with the supervisor for sandboxes that are to outlive this process.
+/// A backend of this process, together with the supervisor's backend of the same variant.
 #[derive(Debug)]
-struct Detachable {
+struct SupervisedBackend {
     inner: Arc<dyn Backend>,
 }
 
-impl Detachable {
+impl SupervisedBackend {
     fn variant(&self) -> Variant {
         self.inner.variant()
     }
 }
 
 #[async_trait]
-impl BackendWrapper for Detachable {
+impl BackendWrapper for SupervisedBackend {
     fn inner(&self) -> &Arc<dyn Backend> {
         &self.inner
     }
 
     fn capabilities(&self) -> Capabilities {
-        // What the supervisor adds holds for its own sandboxes; each sandbox says what it can.
+        // The supervisor adds these for its own sandboxes; each sandbox declares its own capabilities.
         let inner = self.inner.capabilities();
         Capabilities { detached: true, idempotent_create: true, logs: true, ..inner }
     }
@@ -59,13 +59,13 @@ impl BackendWrapper for Detachable {
             return self.inner.create(call, spec).await;
         }
         client_env::complete(self.variant(), &mut spec);
-        let until = Instant::now() + AGAIN_TIMEOUT;
+        let until = Instant::now() + RETRY_TIMEOUT;
         loop {
-            let supervisor = needed(self.variant()).await?;
+            let supervisor = connect_or_start(self.variant()).await?;
             match supervisor.create(call, spec.clone()).await {
-                // One that was about to end has made nothing, and nothing outlives one that has ended.
+                // A supervisor that is about to end has created nothing, and no sandbox outlives its supervisor.
                 Err(error) if has_ended(&error) && Instant::now() < until => {
-                    sleep(PAUSE).await;
+                    sleep(RETRY_INTERVAL).await;
                 }
                 created => return created,
             }
@@ -73,12 +73,12 @@ impl BackendWrapper for Detachable {
     }
 
     async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
-        match existing(self.variant()).await? {
+        match connect_existing(self.variant()).await? {
             Some(supervisor) => supervisor.attach(call, id).await,
-            // Without a supervisor nothing else is true than with one that has no such sandbox.
+            // The same error as that of a supervisor without such a sandbox.
             None => {
                 let wanted = id.local();
-                let message = format!("no sandbox {wanted}");
+                let message = format!("there is no sandbox {wanted}");
                 Err(Error::new(ErrorKind::NotFound, "attach", message)
                     .with_context("sandbox_id", wanted)
                     .with_hint(NOT_FOUND_HINT))
@@ -89,10 +89,10 @@ impl BackendWrapper for Detachable {
     async fn list(&self, call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
         let is_first = query.cursor.is_none();
         let mut page = self.inner.list(call, query.clone()).await?;
-        if is_first && let Some(supervisor) = existing(self.variant()).await? {
+        if is_first && let Some(supervisor) = connect_existing(self.variant()).await? {
             match supervisor.list(call, query).await {
-                Ok(kept) => page.items.extend(kept.items),
-                // One that ends because it is idle has none.
+                Ok(detached) => page.items.extend(detached.items),
+                // A supervisor that ends because it is idle has no sandbox.
                 Err(error) if has_ended(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -101,12 +101,12 @@ impl BackendWrapper for Detachable {
     }
 
     async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
-        // The files are the same for all; the interpreters are with those who have the sandboxes.
+        // All processes see the same files; each process knows the interpreters of its own sandboxes.
         let mut all = self.inner.list_snapshots(call).await?;
-        if let Some(supervisor) = existing(self.variant()).await? {
-            for kept in supervisor.list_snapshots(call).await? {
-                if let Some(known) = all.iter_mut().find(|known| known.id == kept.id) {
-                    known.contexts.extend(kept.contexts);
+        if let Some(supervisor) = connect_existing(self.variant()).await? {
+            for detached in supervisor.list_snapshots(call).await? {
+                if let Some(known) = all.iter_mut().find(|known| known.id == detached.id) {
+                    known.contexts.extend(detached.contexts);
                 }
             }
         }
@@ -114,18 +114,18 @@ impl BackendWrapper for Detachable {
     }
 
     async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()> {
-        let Some(supervisor) = existing(self.variant()).await? else {
+        let Some(supervisor) = connect_existing(self.variant()).await? else {
             return self.inner.delete_snapshot(call, name).await;
         };
         let all = self.inner.list_snapshots(call).await?;
         let found = all.iter().find(|snapshot| snapshot.name == name || snapshot.id == name);
         let Some(found) = found else { return self.inner.delete_snapshot(call, name).await };
-        // By its id, because the supervisor may have been started with another directory. It has the interpreters.
-        let gone = |deleted: Result<()>| match deleted {
+        // By id, because the supervisor, which has the interpreters, may have been started with another directory.
+        let found_there = |deleted: Result<()>| match deleted {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             deleted => deleted.map(|()| true),
         };
-        let deleted = gone(supervisor.delete_snapshot(call, &found.id).await)?;
+        let deleted = found_there(supervisor.delete_snapshot(call, &found.id).await)?;
         match self.inner.delete_snapshot(call, &found.id).await {
             Err(error) if deleted && error.kind() == ErrorKind::NotFound => Ok(()),
             deleted => deleted,

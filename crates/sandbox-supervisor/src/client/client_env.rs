@@ -1,5 +1,5 @@
-//! What the environment of this process says about a sandbox. The supervisor has that of whoever started it, maybe long ago
-//! and for something else, so what counts is said with the create.
+//! Variables of this process that describe a sandbox. The supervisor has the environment of the process that started it, so
+//! its clients send the variables that count with each creation.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::forwarded::{FORWARDED, SAME};
 
-/// A part of a request that the environment says when the request does not.
+/// A part of a request that variables supply when the request leaves it out.
 pub(super) struct Forwarded {
     pub(super) target: Target,
     /// Variables, of which the first that is set counts. `NAME/path` is a file below the directory that a variable names,
@@ -18,11 +18,11 @@ pub(super) struct Forwarded {
     pub(super) from: &'static [&'static str],
     /// Options and fields beside which the environment does not count.
     pub(super) unless: &'static [&'static str],
-    /// Whether the value is a path, which the supervisor would look for in another working directory.
+    /// True when the value is a path, which the supervisor would resolve from another working directory.
     pub(super) is_path: bool,
 }
 
-/// What a variable is put into.
+/// The part of a request that a variable supplies.
 pub(super) enum Target {
     /// A provider option.
     Option(&'static str),
@@ -39,7 +39,7 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Says in the request what the environment of this process says and the request does not.
+/// Completes a request with the variables of this process.
 pub(super) fn complete(variant: Variant, spec: &mut CreateSpec) {
     complete_with(variant, spec, &variable);
 }
@@ -90,14 +90,15 @@ fn is_given(spec: &CreateSpec, name: &str) -> bool {
     }
 }
 
-/// The value of a variable, or the file below the directory that it names.
+/// Returns the value of a variable, or the path of the file below the directory that it names.
 fn found(name: &str, set: Lookup<'_>) -> Option<String> {
     let Some((name, below)) = name.split_once('/') else { return set(name) };
     let file = Path::new(&set(name)?).join(below);
     file.exists().then(|| file.to_str().map(str::to_owned)).flatten()
 }
 
-/// A path from the working directory, which is another one in the supervisor. The name of a program is none.
+/// Makes a path absolute, because the working directory of the supervisor is another one. A bare name is a program's, and
+/// stays.
 fn absolute(path: PathBuf) -> PathBuf {
     if path.components().count() < 2 {
         return path;
@@ -105,7 +106,7 @@ fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// Returns the variables that have to be the same for the supervisor, for sandboxes of a variant.
+/// Returns the variables on which sandboxes of a variant depend, and which must be the same in the supervisor.
 pub(super) fn same_variables(variant: Variant) -> Variables {
     let names = of(SAME, variant).into_iter().flatten();
     names.map(|name| (*name, variable(name))).collect()
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interpreter_is_the_one_of_who_asks() {
+    fn the_interpreter_is_the_clients() {
         let named = [(PYTHON, "/opt/python3"), (ACTIVATED, "/nowhere"), (IMAGE, "mine")];
         let python = |variant, options| python_of(variant, options, &named).0;
         for variant in [Variant::LOCAL_EVAL, Variant::LOCAL_JUPYTER] {
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_begin_where_who_asks_is() {
+    fn paths_are_relative_to_the_client() {
         let here = env::current_dir().unwrap();
         let relative = python_of(Variant::LOCAL_EVAL, json!({"python": "venv/bin/python"}), &[]).0;
         assert_eq!(relative, Some(json!(here.join("venv/bin/python"))));

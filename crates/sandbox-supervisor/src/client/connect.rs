@@ -1,4 +1,4 @@
-//! Finding the supervisor, and starting it when it is needed and not there.
+//! Connects to the supervisor, and starts it when there is none.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -10,71 +10,72 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use sandbox_core::{Error, ErrorKind, Result, Retry, Variant};
-use sandbox_rpc::{ClientHello, Greeted, PROTOCOL, RemoteBackend, ServerHello, VERSION, greet};
+use sandbox_rpc::{ClientHello, Negotiated, PROTOCOL, RemoteBackend, ServerHello, VERSION};
 use serde_json::{Map, Value};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::address::Address;
 use super::client_env::{Variables, same_variables};
 use super::launch::launch;
+use super::paths::SupervisorPaths;
 
-/// What a client wants that wants sandboxes; the variant follows.
+/// Request of a client that uses sandboxes; the variant follows.
 pub const SERVE: &str = "serve ";
-/// What a client wants that has a newer supervisor: the end of this one, if it has no sandbox.
+/// Request of a client with a newer supervisor: end, if there is no sandbox.
 pub const RETIRE: &str = "retire";
-/// What a client wants that only asks how things are.
+/// Request of a client that only reads the status.
 pub const STATUS: &str = "status";
 
-/// Where a supervisor reports its variables that sandboxes depend on.
+/// Key under which the supervisor reports its variables that sandboxes depend on.
 pub const VARIABLES: &str = "variables";
 
-/// What follows the process id in the lock of a supervisor that is about to end.
+/// Suffix of the process id in the lock of a supervisor that is about to end.
 pub const ENDING: &str = " ends";
 
-/// The `cause` in the context of the error of a supervisor that is about to end, and makes nothing any more.
+/// `cause` in the context of the error of a supervisor that is about to end, and refuses creations.
 pub const ENDS: &str = "supervisor_ends";
 
-/// How long the supervisor may take to answer. It answers at once or it hangs.
-const ANSWER: Duration = Duration::from_secs(5);
-/// How long it may take until a supervisor is there.
-const START: Duration = Duration::from_secs(15);
-/// After that time another one is started: the first may have met one that was about to end.
-const AGAIN: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(3);
-/// How long one that lives may have no socket: it begins, or it makes its socket again.
-const HIDDEN: Duration = Duration::from_millis(1500);
-/// How often it is looked for then.
-const LOOKS: Duration = Duration::from_millis(10);
+/// Maximum time for the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time until a started supervisor serves.
+const START_TIMEOUT: Duration = Duration::from_secs(15);
+/// After that time another one is started: the first may have answered one that was about to end.
+const RELAUNCH_INTERVAL: Duration = Duration::from_secs(1);
+const START_POLL_INTERVAL: Duration = Duration::from_millis(3);
+/// Maximum time that a live supervisor may have no socket, because it is starting or restoring its socket.
+const SOCKET_GRACE: Duration = Duration::from_millis(1500);
+const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The supervisor's sandboxes of a variant. `None` when there is no supervisor, and so no sandbox.
-pub(super) async fn existing(variant: Variant) -> Result<Option<RemoteBackend>> {
+/// Returns the supervisor's backend of a variant; `None` when there is no supervisor, and so no detached sandbox.
+pub(super) async fn connect_existing(variant: Variant) -> Result<Option<RemoteBackend>> {
     connect(variant, false).await
 }
 
-/// The same, with a supervisor that is started when there is none.
-pub(super) async fn needed(variant: Variant) -> Result<RemoteBackend> {
+/// As [`connect_existing`], but starts a supervisor when there is none.
+pub(super) async fn connect_or_start(variant: Variant) -> Result<RemoteBackend> {
     let connected = connect(variant, true).await?;
-    connected.ok_or_else(|| Error::new(ErrorKind::Unavailable, "connect", "no supervisor"))
+    connected.ok_or_else(|| Error::new(ErrorKind::Unavailable, "connect", "there is no supervisor"))
 }
 
-/// What the supervisor says about itself, if there is one: `pid`, `sandboxes`, `version`, and as `ended` what it remembers of
-/// sandboxes that have ended, the last ones first.
+/// Returns the status of the supervisor, if there is one: `pid`, `sandboxes` (their number), `version`, and as `ended` the
+/// sandboxes that have ended lately, the last one first.
 ///
 /// # Errors
-/// Whatever keeps it from answering.
+/// `Unavailable` when the supervisor does not answer, `PermissionDenied` when it is a process of another user, and those of
+/// [`SupervisorPaths::for_current_user`].
 pub async fn status() -> Result<Option<Map<String, Value>>> {
-    let address = Address::of_this_user()?;
-    let Some(greeted) = meet(&address, STATUS).await? else { return Ok(None) };
-    let hello = greeted.hello();
+    let paths = SupervisorPaths::for_current_user()?;
+    let Some(negotiated) = handshake(&paths, STATUS).await? else { return Ok(None) };
+    let hello = negotiated.hello();
     let mut about = hello.about.clone();
     about.insert("version".into(), hello.version.clone().into());
     Ok(Some(about))
 }
 
-/// Whether an error of the supervisor means that it was about to end, or has ended and nothing serves in its place.
+/// Returns true for an error of a supervisor that is about to end, or that has ended without a successor.
 pub(super) fn has_ended(error: &Error) -> bool {
-    let is_gone = || Address::of_this_user().is_ok_and(|address| owner(&address).is_none());
+    let is_gone =
+        || SupervisorPaths::for_current_user().is_ok_and(|paths| lock_owner(&paths).is_none());
     match error.kind() {
         ErrorKind::Unavailable => {
             error.context().iter().any(|(key, value)| *key == "cause" && value == ENDS)
@@ -84,28 +85,41 @@ pub(super) fn has_ended(error: &Error) -> bool {
     }
 }
 
+/// Context of every error of connecting to the supervisor.
+const CONNECT_CONTEXT: (&str, &str) = ("peer", "supervisor");
+
+/// Returns true for an error of connecting to the supervisor, which is the same for all variants.
+pub fn is_connect_error(error: &Error) -> bool {
+    error.context().iter().any(|(key, value)| (*key, value.as_str()) == CONNECT_CONTEXT)
+}
+
 async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>> {
-    let address = Address::of_this_user()?;
+    let (key, value) = CONNECT_CONTEXT;
+    try_connect(variant, start).await.map_err(|error| error.with_context(key, value))
+}
+
+async fn try_connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>> {
+    let paths = SupervisorPaths::for_current_user()?;
     let wants = format!("{SERVE}{variant}");
-    let until = Instant::now() + START;
-    // Those that are there already are where they are.
+    let until = Instant::now() + START_TIMEOUT;
+    // Variables matter only for new sandboxes.
     let ours = start.then(|| same_variables(variant));
     let mut launched: Option<Instant> = None;
-    let mut hidden = Hidden::default();
+    let mut grace = SocketGrace::default();
     loop {
-        let met = meet(&address, &wants).await;
+        let answered = handshake(&paths, &wants).await;
         let waited_enough = Instant::now() >= until;
-        match met {
-            Ok(Some(greeted)) => match judge(greeted.hello(), ours.as_ref())? {
-                Verdict::Use => return greeted.into_backend().map(Some),
-                Verdict::Replace => drop(meet(&address, RETIRE).await?),
+        match answered {
+            Ok(Some(negotiated)) => match check_compatibility(negotiated.hello(), ours.as_ref())? {
+                Compatibility::Use => return negotiated.into_backend().map(Some),
+                Compatibility::Replace => drop(handshake(&paths, RETIRE).await?),
             },
-            Ok(None) if hidden.waits(&address)? => {
-                tokio::time::sleep(LOOKS).await;
+            Ok(None) if grace.waits(&paths)? => {
+                tokio::time::sleep(SOCKET_POLL_INTERVAL).await;
                 continue;
             }
             Ok(None) if !start => return Ok(None),
-            // It went away in this moment.
+            // The supervisor has just ended.
             Err(error) if error.retry() == Retry::Temporary && !waited_enough => {}
             Err(error) => return Err(error),
             Ok(None) => {}
@@ -116,49 +130,49 @@ async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>>
                 "connect",
                 "the supervisor did not start",
             )
-            .with_hint("see what `sandboxes supervisor` says"));
+            .with_hint("run `sandboxes supervisor` to see why"));
         }
-        if start && launched.is_none_or(|at| at.elapsed() > AGAIN) {
+        if start && launched.is_none_or(|at| at.elapsed() > RELAUNCH_INTERVAL) {
             launch().await?;
             launched = Some(Instant::now());
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(START_POLL_INTERVAL).await;
     }
 }
 
-/// A supervisor that lives and has no socket.
+/// Waits for a live supervisor that has no socket at the moment.
 #[derive(Debug, Default)]
-struct Hidden {
+struct SocketGrace {
     since: Option<Instant>,
 }
 
-impl Hidden {
-    /// Whether there is one, so that waiting may help. One that is about to end is none.
+impl SocketGrace {
+    /// Returns true while waiting may help: a supervisor that is not about to end holds the lock.
     ///
     /// # Errors
-    /// `Unavailable` when it has been so for too long.
-    fn waits(&mut self, address: &Address) -> Result<bool> {
-        let Some(owner) = owner(address) else { return Ok(false) };
-        if self.since.get_or_insert_with(Instant::now).elapsed() < HIDDEN {
+    /// `Unavailable` when it has had no socket for [`SOCKET_GRACE`].
+    fn waits(&mut self, paths: &SupervisorPaths) -> Result<bool> {
+        let Some(owner) = lock_owner(paths) else { return Ok(false) };
+        if self.since.get_or_insert_with(Instant::now).elapsed() < SOCKET_GRACE {
             return Ok(true);
         }
-        let (who, hint) = match owner.trim() {
+        let (process, hint) = match owner.trim() {
             "" => (String::new(), "end it; its sandboxes end with it".to_owned()),
             pid => (
                 format!(" (process {pid})"),
                 format!("end it: `kill {pid}`; its sandboxes end with it"),
             ),
         };
-        let message = format!("the supervisor{who} lives, but its socket is gone");
+        let message = format!("the supervisor{process} lives, but its socket was deleted");
         Err(Error::new(ErrorKind::Unavailable, "connect", message)
-            .with_context("socket", address.socket().display().to_string())
+            .with_context("socket", paths.socket().display().to_string())
             .with_hint(hint))
     }
 }
 
-/// What the one who has the lock says of itself. `None` when nobody has it, or it is about to end.
-fn owner(address: &Address) -> Option<String> {
-    let mut file = File::open(address.lock()).ok()?;
+/// Reads what the owner of the lock wrote into it; `None` when no process holds the lock, or its owner is about to end.
+fn lock_owner(paths: &SupervisorPaths) -> Option<String> {
+    let mut file = File::open(paths.lock()).ok()?;
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => {}
         _ => return None,
@@ -168,9 +182,9 @@ fn owner(address: &Address) -> Option<String> {
     (!text.trim_end().ends_with(ENDING)).then_some(text)
 }
 
-/// Connects and introduces itself. `None` when nobody listens.
-async fn meet(address: &Address, wants: &str) -> Result<Option<Greeted<UnixStream>>> {
-    let socket = address.socket();
+/// Connects and performs the handshake; `None` when no process listens.
+async fn handshake(paths: &SupervisorPaths, wants: &str) -> Result<Option<Negotiated<UnixStream>>> {
+    let socket = paths.socket();
     let failed = |what: &str| {
         Error::new(ErrorKind::Unavailable, "connect", format!("the supervisor {what}"))
             .with_context("socket", socket.display().to_string())
@@ -178,11 +192,11 @@ async fn meet(address: &Address, wants: &str) -> Result<Option<Greeted<UnixStrea
     let stream = match UnixStream::connect(&socket).await {
         Ok(stream) => stream,
         Err(error) => match error.kind() {
-            io::ErrorKind::ConnectionRefused if is_something_else(&socket) => {
+            io::ErrorKind::ConnectionRefused if is_other_file(&socket) => {
                 let hint = format!("move {} away", socket.display());
-                return Err(failed("has no socket: something else has its place").with_hint(hint));
+                return Err(failed("has no socket: another file has its path").with_hint(hint));
             }
-            // The socket of one that died has no listener.
+            // The socket of a supervisor that died has no listener.
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
             _ => return Err(failed("cannot be reached").with_source(error)),
         },
@@ -192,10 +206,11 @@ async fn meet(address: &Address, wants: &str) -> Result<Option<Greeted<UnixStrea
         let message = "the supervisor is not a process of this user";
         return Err(Error::new(ErrorKind::PermissionDenied, "connect", message));
     }
-    match timeout(ANSWER, greet(stream, &ClientHello::new(wants))).await {
-        Ok(Ok(greeted)) => Ok(Some(greeted)),
+    match timeout(HANDSHAKE_TIMEOUT, sandbox_rpc::handshake(stream, &ClientHello::new(wants))).await
+    {
+        Ok(Ok(negotiated)) => Ok(Some(negotiated)),
         Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => {
-            Err(failed("went away").with_source(error).with_retry(Retry::Temporary))
+            Err(failed("has ended").with_source(error).with_retry(Retry::Temporary))
         }
         Ok(Err(error)) => Err(error),
         Err(_) => Err(failed("does not answer").with_hint(match peer.pid() {
@@ -205,30 +220,30 @@ async fn meet(address: &Address, wants: &str) -> Result<Option<Greeted<UnixStrea
     }
 }
 
-fn is_something_else(path: &Path) -> bool {
+fn is_other_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket())
 }
 
-enum Verdict {
+enum Compatibility {
     Use,
     Replace,
 }
 
-/// Whether that supervisor will do, for a sandbox that depends on these variables.
-fn judge(hello: &ServerHello, ours: Option<&Variables>) -> Result<Verdict> {
+/// Checks whether a supervisor can be used for sandboxes that depend on these variables.
+fn check_compatibility(hello: &ServerHello, ours: Option<&Variables>) -> Result<Compatibility> {
     if let Some(refusal) = hello.about.get("refuses").and_then(Value::as_str) {
         return Err(Error::unsupported("connect", refusal.to_owned()));
     }
     let sandboxes = hello.about.get("sandboxes").and_then(Value::as_u64);
-    let older = number(&hello.version) < number(VERSION);
+    let older = version_numbers(&hello.version) < version_numbers(VERSION);
     if older && sandboxes == Some(0) {
-        return Ok(Verdict::Replace);
+        return Ok(Compatibility::Replace);
     }
     if hello.protocol == PROTOCOL {
         return match ours.and_then(|ours| different_variable(hello, ours)) {
-            Some(_) if sandboxes == Some(0) => Ok(Verdict::Replace),
+            Some(_) if sandboxes == Some(0) => Ok(Compatibility::Replace),
             Some(error) => Err(error),
-            None => Ok(Verdict::Use),
+            None => Ok(Compatibility::Use),
         };
     }
     let count = sandboxes.map_or_else(|| "some".to_owned(), |count| count.to_string());
@@ -244,8 +259,8 @@ fn judge(hello: &ServerHello, ours: Option<&Variables>) -> Result<Verdict> {
     Err(Error::new(ErrorKind::Unavailable, "connect", message).with_hint(hint))
 }
 
-/// Returns an error when one of these variables is another one for that supervisor. An older supervisor does not report
-/// them.
+/// Returns an error when one of these variables has another value in the supervisor. A supervisor that does not report its
+/// variables predates them.
 fn different_variable(hello: &ServerHello, ours: &Variables) -> Option<Error> {
     let theirs = hello.about.get(VARIABLES)?.as_object()?;
     let of_theirs = |name: &str| theirs.get(name).and_then(Value::as_str);
@@ -260,12 +275,12 @@ fn different_variable(hello: &ServerHello, ours: &Variables) -> Option<Error> {
         shown(ours.as_deref()),
         hello.variant
     );
-    let hint = "end its sandboxes (`sandboxes ls`, `sandboxes rm`), and it is replaced; or set the variable as it has it";
+    let hint = "end its sandboxes (`sandboxes ls`, `sandboxes rm`), and it is replaced; or set the variable to its value";
     Some(Error::new(ErrorKind::Unavailable, "connect", message).with_hint(hint))
 }
 
-/// The three numbers of a version.
-fn number(version: &str) -> [u64; 3] {
+/// Parses the three numbers of a version.
+fn version_numbers(version: &str) -> [u64; 3] {
     let mut parts = version.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
     std::array::from_fn(|_| parts.next().unwrap_or(0))
 }
@@ -284,20 +299,32 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_older_one_is_replaced_and_a_busy_one_is_told_apart() {
-        assert!(matches!(judge(&hello(PROTOCOL, VERSION, 3), None), Ok(Verdict::Use)));
-        assert!(matches!(judge(&hello(PROTOCOL, "0.0.1", 0), None), Ok(Verdict::Replace)));
-        assert!(matches!(judge(&hello(PROTOCOL, "0.0.1", 1), None), Ok(Verdict::Use)));
-        assert!(matches!(judge(&hello(0, "0.0.1", 0), None), Ok(Verdict::Replace)));
-        let busy = judge(&hello(0, "0.0.1", 2), None).err().unwrap();
+    fn an_idle_older_supervisor_is_replaced_and_a_busy_one_is_kept() {
+        assert!(matches!(
+            check_compatibility(&hello(PROTOCOL, VERSION, 3), None),
+            Ok(Compatibility::Use)
+        ));
+        assert!(matches!(
+            check_compatibility(&hello(PROTOCOL, "0.0.1", 0), None),
+            Ok(Compatibility::Replace)
+        ));
+        assert!(matches!(
+            check_compatibility(&hello(PROTOCOL, "0.0.1", 1), None),
+            Ok(Compatibility::Use)
+        ));
+        assert!(matches!(
+            check_compatibility(&hello(0, "0.0.1", 0), None),
+            Ok(Compatibility::Replace)
+        ));
+        let busy = check_compatibility(&hello(0, "0.0.1", 2), None).err().unwrap();
         assert!(busy.to_string().contains("version 0.0.1 and 2 sandboxes"), "{busy}");
         assert!(busy.hint().unwrap().contains("end its sandboxes"), "{busy:?}");
-        let newer = judge(&hello(99, "99.0.0", 0), None).err().unwrap();
+        let newer = check_compatibility(&hello(99, "99.0.0", 0), None).err().unwrap();
         assert_eq!(newer.hint(), Some("use version 99.0.0 or newer"));
     }
 
     #[test]
-    fn one_with_another_variable_is_no_use() {
+    fn a_supervisor_with_another_variable_is_refused() {
         let ours = |host: Option<&str>| Variables::from([("DOCKER_HOST", host.map(str::to_owned))]);
         let with = |host: &str, sandboxes| {
             let mut hello = hello(PROTOCOL, VERSION, sandboxes);
@@ -306,12 +333,24 @@ mod tests {
             hello
         };
         let here = ours(Some("unix:///a.sock"));
-        assert!(matches!(judge(&with("unix:///a.sock", 1), Some(&here)), Ok(Verdict::Use)));
-        assert!(matches!(judge(&with("unix:///b.sock", 1), None), Ok(Verdict::Use)));
-        let unconcerned = Some(&Variables::new());
-        assert!(matches!(judge(&with("unix:///b.sock", 1), unconcerned), Ok(Verdict::Use)));
-        assert!(matches!(judge(&with("unix:///b.sock", 0), Some(&here)), Ok(Verdict::Replace)));
-        let other = judge(&with("unix:///b.sock", 1), Some(&ours(None))).err().unwrap();
+        assert!(matches!(
+            check_compatibility(&with("unix:///a.sock", 1), Some(&here)),
+            Ok(Compatibility::Use)
+        ));
+        assert!(matches!(
+            check_compatibility(&with("unix:///b.sock", 1), None),
+            Ok(Compatibility::Use)
+        ));
+        assert!(matches!(
+            check_compatibility(&with("unix:///b.sock", 1), Some(&Variables::new())),
+            Ok(Compatibility::Use)
+        ));
+        assert!(matches!(
+            check_compatibility(&with("unix:///b.sock", 0), Some(&here)),
+            Ok(Compatibility::Replace)
+        ));
+        let other =
+            check_compatibility(&with("unix:///b.sock", 1), Some(&ours(None))).err().unwrap();
         let message = other.to_string();
         assert!(message.contains("DOCKER_HOST=unix:///b.sock"), "{message}");
         assert!(message.contains("with no DOCKER_HOST"), "{message}");
@@ -319,8 +358,8 @@ mod tests {
 
     #[test]
     fn versions_are_numbers() {
-        assert!(number("0.9.0") < number("0.10.0"));
-        assert!(number("1.0.0-rc.1") <= number("1.0.0"));
-        assert_eq!(number("nonsense"), [0, 0, 0]);
+        assert!(version_numbers("0.9.0") < version_numbers("0.10.0"));
+        assert!(version_numbers("1.0.0-rc.1") <= version_numbers("1.0.0"));
+        assert_eq!(version_numbers("malformed"), [0, 0, 0]);
     }
 }

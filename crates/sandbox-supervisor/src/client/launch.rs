@@ -1,4 +1,4 @@
-//! Starting the supervisor.
+//! Starts the supervisor.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,12 +7,12 @@ use std::process::Stdio;
 use sandbox_core::{Error, ErrorKind, Result};
 use tokio::process::Command;
 
-/// Names the program that is the supervisor: `sandboxes`.
+/// Environment variable with the path of the program `sandboxes`, which is the supervisor.
 pub const SUPERVISOR_VARIABLE: &str = "CODE_SANDBOXES_SUPERVISOR";
 
 const PROGRAM: &str = "sandboxes";
 
-/// Starts the supervisor as a process of its own, which belongs to nobody. It may find that another one is there already.
+/// Starts the supervisor as a process without a parent. It ends at once when another supervisor serves.
 pub(super) async fn launch() -> Result<()> {
     let program = program()?;
     let started = Command::new(&program)
@@ -36,15 +36,15 @@ pub(super) async fn launch() -> Result<()> {
     }
 }
 
-/// The program that is the supervisor.
+/// Finds the program `sandboxes`.
 ///
 /// # Errors
-/// `Unsupported` when there is none.
+/// `Unsupported` when it is not installed.
 fn program() -> Result<PathBuf> {
-    if let Some(named) = env::var_os(SUPERVISOR_VARIABLE).filter(|named| !named.is_empty()) {
-        return Ok(named.into());
+    if let Some(path) = env::var_os(SUPERVISOR_VARIABLE).filter(|path| !path.is_empty()) {
+        return Ok(path.into());
     }
-    // The same version, also when it was replaced on disk.
+    // This program itself has the right version, even when it was replaced on disk.
     let own = env::current_exe().ok().filter(|path| path.file_name().is_some_and(|n| n == PROGRAM));
     if let Some(own) = own {
         return Ok(own);
@@ -52,7 +52,7 @@ fn program() -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut candidates = env::split_paths(&path).map(|directory| directory.join(PROGRAM));
     candidates.find(|path| path.is_absolute() && path.is_file()).ok_or_else(|| {
-        let message = format!("sandboxes that outlive their process need the program `{PROGRAM}`");
+        let message = format!("detached sandboxes need the program `{PROGRAM}`");
         Error::unsupported("create", message).with_hint(format!(
             "install it (`cargo install code-sandboxes-cli`), or set {SUPERVISOR_VARIABLE} to its path"
         ))

@@ -1,14 +1,14 @@
-//! The supervisor: the process that sandboxes belong to which outlive the one that made them.
+//! The supervisor: the process that owns detached sandboxes, which outlive the process that created them.
 //!
-//! There is one per user. It is started when the first such sandbox is made, and ends when it has had none for a minute.
+//! There is one per user. It is started when the first detached sandbox is created, and ends after a minute without one.
 //! Its sandboxes are attached to it, so they end with it, however it ends.
 
-mod book;
-mod keeper;
-mod kept;
-mod ledger;
-mod seat;
-mod similar;
+mod backend;
+mod log_buffer;
+mod logged_instance;
+mod registry;
+mod singleton;
+mod suggest;
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::{Address, RETIRE, SERVE, STATUS, VARIABLES, dependent_variables};
+use crate::client::{RETIRE, SERVE, STATUS, SupervisorPaths, VARIABLES, dependent_variables};
 use rustix::process::{Resource, geteuid, getrlimit, setrlimit, setsid};
 use sandbox_core::{Backend, Error, ErrorKind, InstanceWrapper as _, Layer as _, Result, Variant};
 use serde_json::{Map, Value, json};
@@ -25,62 +25,62 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{interval, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use self::keeper::KeepLayer;
-pub use self::kept::UNNOTED;
-use self::ledger::Ledger;
-use self::seat::Seat;
+use self::backend::SupervisorLayer;
+pub use self::logged_instance::UNLOGGED_RUN_PREFIX;
+use self::registry::SandboxTable;
+use self::singleton::SingletonLock;
 
-/// How long a client may take to introduce itself.
-const INTRODUCTION: Duration = Duration::from_secs(5);
-/// Bytes about sandboxes that have ended. A greeting has 64 KiB.
-const MOST_ABOUT_ENDED: usize = 48 << 10;
-/// How often the ledger is looked through.
-const SWEEP: Duration = Duration::from_millis(500);
+/// Maximum time for the handshake of a client.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of the list of ended sandboxes, in bytes. The hello of the server, which has the list, is at most 64 KiB.
+const MAX_ENDED_LIST_SIZE: usize = 48 << 10;
+/// Interval between sweeps of the table.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Gives the backend of a variant, or the default one. Its sandboxes end with this process.
+/// Makes the backend of a variant, or of the default one. Its sandboxes end with this process.
 pub type BackendFactory = Arc<dyn Fn(Option<Variant>) -> Result<Arc<dyn Backend>> + Send + Sync>;
 
-/// Serves as the supervisor of this user, until it has had no sandbox for `idle` or a signal ends it.
+/// Serves as the supervisor of this user until there has been no sandbox for `idle`, or a signal ends the process.
 ///
-/// Returns false when there is a supervisor already.
+/// Returns false when another supervisor serves already.
 ///
 /// # Errors
-/// Those of [`Address::of_this_user`]; `Unexpected` when its socket or its lock cannot be used.
+/// Those of [`SupervisorPaths::for_current_user`]; `Unexpected` when the socket or the lock cannot be used.
 pub async fn supervise(factory: BackendFactory, idle: Duration) -> Result<bool> {
-    open_as_many_files_as_allowed();
-    let address = Address::of_this_user()?;
-    let socket = address.socket();
-    let Some(mut seat) = Seat::take(address).await? else { return Ok(false) };
-    info!(socket = %socket.display(), "supervising");
-    let ledger = Arc::new(Ledger::new(factory));
-    let served = serve(&mut seat, &ledger, idle).await;
-    let lock = seat.hide();
-    ledger.end_all().await;
+    raise_open_file_limit();
+    let paths = SupervisorPaths::for_current_user()?;
+    let socket = paths.socket();
+    let Some(mut singleton) = SingletonLock::acquire(paths).await? else { return Ok(false) };
+    info!(socket = %socket.display(), "serving");
+    let table = Arc::new(SandboxTable::new(factory));
+    let served = serve(&mut singleton, &table, idle).await;
+    let lock = singleton.release();
+    table.end_all().await;
     drop(lock);
-    served.map_err(|error| failed("accepting connections", error))?;
+    served.map_err(|error| host_error("accepting connections", error))?;
     Ok(true)
 }
 
-/// An operation of this host that failed.
-fn failed(operation: &'static str, error: io::Error) -> Error {
+/// The error of a failed operation of this host.
+fn host_error(operation: &'static str, error: io::Error) -> Error {
     Error::new(ErrorKind::Unexpected, "run", format!("{operation} failed")).with_source(error)
 }
 
-/// The usual limit is one that some connections of a few sandboxes would reach, and then no other could be made.
-fn open_as_many_files_as_allowed() {
+/// Raises the limit of open files to its maximum: a few sandboxes with some connections each reach the default.
+fn raise_open_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        warn!(%error, "no more files can be open than usual");
+        warn!(%error, "cannot raise the limit of open files");
     }
 }
 
-/// Starts this program as `sandboxes supervisor`, outside of this process tree and without a terminal that could end it.
+/// Starts this program as `sandboxes supervisor`, in a session of its own and without a terminal.
 ///
 /// # Errors
-/// When the program cannot be started.
+/// Those of starting a process.
 pub fn launch() -> io::Result<()> {
-    // It fails for the leader of a process group, who has a session of its own already or wants to keep its terminal.
+    // This fails for the leader of a process group, which has its own session or keeps its terminal.
     let session = setsid();
     debug!(?session, "launching");
     Command::new("/proc/self/exe")
@@ -94,93 +94,101 @@ pub fn launch() -> io::Result<()> {
         .map(drop)
 }
 
-async fn serve(seat: &mut Seat, ledger: &Arc<Ledger>, idle: Duration) -> io::Result<()> {
+async fn serve(
+    singleton: &mut SingletonLock,
+    table: &Arc<SandboxTable>,
+    idle: Duration,
+) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // Also when clients come all the time.
-    let mut sweep = interval(SWEEP);
+    // An interval, so that sweeps also happen under a constant load of clients.
+    let mut sweep = interval(SWEEP_INTERVAL);
     loop {
         tokio::select! {
-            accepted = seat.accept() => match accepted {
+            accepted = singleton.accept() => match accepted {
                 Ok(stream) => {
-                    tokio::spawn(attend(stream, Arc::clone(ledger)));
+                    tokio::spawn(handle_connection(stream, Arc::clone(table)));
                 }
-                // Such as too many open files; it passes.
+                // A temporary failure, such as too many open files.
                 Err(error) => {
-                    warn!(%error, "no connection");
-                    sleep(SWEEP).await;
+                    warn!(%error, "cannot accept a connection");
+                    sleep(SWEEP_INTERVAL).await;
                 }
             },
             _ = sweep.tick() => {
-                seat.keep();
-                ledger.sweep().await;
+                singleton.restore();
+                table.sweep().await;
             }
-            () = ledger.retired() => return Ok(()),
+            () = table.wait_retired() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
         }
-        if ledger.idle_for() >= idle && ledger.retire() {
+        if table.idle_for() >= idle && table.retire() {
             return Ok(());
         }
     }
 }
 
-async fn attend(stream: UnixStream, ledger: Arc<Ledger>) {
-    let _connected = ledger.connected();
-    if let Err(error) = converse(stream, &ledger).await {
+async fn handle_connection(stream: UnixStream, table: Arc<SandboxTable>) {
+    let _connection = table.track_connection();
+    if let Err(error) = serve_connection(stream, &table).await {
         debug!(%error, "a connection ended");
     }
 }
 
-async fn converse(stream: UnixStream, ledger: &Arc<Ledger>) -> Result<()> {
+async fn serve_connection(stream: UnixStream, table: &Arc<SandboxTable>) -> Result<()> {
     let peer = stream.peer_cred().ok().map(|peer| peer.uid());
     if peer != Some(geteuid().as_raw()) {
-        warn!(?peer, "somebody else was refused");
+        warn!(?peer, "refused a process of another user");
         return Ok(());
     }
-    let Ok(accepted) = timeout(INTRODUCTION, sandbox_rpc::accept(stream)).await else {
+    let Ok(accepted) = timeout(HANDSHAKE_TIMEOUT, sandbox_rpc::accept(stream)).await else {
         return Ok(());
     };
     let accepted = accepted?;
     let wants = accepted.hello().wants.clone();
-    let mut about = about(ledger);
+    let mut about = about(table);
     let variant = wants.strip_prefix(SERVE).unwrap_or(Variant::LOCAL_EVAL.as_str()).parse();
-    let backend = variant.and_then(|variant| ledger.backend(variant));
+    let backend = variant.and_then(|variant| table.backend(variant));
     let backend = match backend {
-        Ok(backend) => KeepLayer(Arc::clone(ledger)).layer(backend),
+        Ok(backend) => SupervisorLayer(Arc::clone(table)).layer(backend),
         Err(error) => {
             about.insert("refuses".into(), error.to_string().into());
-            return accepted.refuse(&*ledger.make(None)?, about).await;
+            return accepted.refuse(&*table.new_backend(None)?, about).await;
         }
     };
     if wants.starts_with(SERVE) {
         return accepted.serve(backend, about).await;
     }
     if wants == RETIRE {
-        about.insert("retired".into(), ledger.retire().into());
+        about.insert("retired".into(), table.retire().into());
     }
     if wants == STATUS {
-        about.insert("ended".into(), ended(ledger));
+        about.insert("ended".into(), ended(table));
     }
     accepted.refuse(&*backend, about).await
 }
 
-/// The sandboxes that have ended and are remembered, the last ones first, as many as a greeting holds.
-fn ended(ledger: &Ledger) -> Value {
-    let all = ledger.all();
-    let ended = all.iter().rev().filter(|kept| !kept.is_running()).map(|kept| json!(kept.info()));
-    let mut room = MOST_ABOUT_ENDED;
+/// Lists the sandboxes that have ended, the last one first, as many as fit into the hello.
+fn ended(table: &SandboxTable) -> Value {
+    let all = table.all();
+    let ended = all
+        .iter()
+        .rev()
+        .filter(|sandbox| !sandbox.is_running())
+        .map(|sandbox| json!(sandbox.info()));
+    let mut remaining = MAX_ENDED_LIST_SIZE;
     let fits = |info: &Value| {
-        room = room.saturating_sub(info.to_string().len());
-        room > 0
+        remaining = remaining.saturating_sub(info.to_string().len());
+        remaining > 0
     };
     ended.take_while(fits).collect()
 }
 
-fn about(ledger: &Ledger) -> Map<String, Value> {
+fn about(table: &SandboxTable) -> Map<String, Value> {
     let variables = dependent_variables();
     let about =
-        json!({"pid": std::process::id(), "sandboxes": ledger.count(), VARIABLES: variables});
+        json!({"pid": std::process::id(), "sandboxes": table.count(), VARIABLES: variables});
     match about {
         Value::Object(about) => about,
         _ => Map::new(),

@@ -1,4 +1,4 @@
-//! The line editor, on a thread of its own, because it waits for keys. What it does not know it asks.
+//! The line editor, on its own thread, because it blocks on keys. It sends queries about the code to the session.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,111 +21,106 @@ use rustyline::{
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracing::debug;
 
-use super::ask::Names;
-use super::{colon, history, simple};
-use crate::problem::Problem;
+use super::introspect::Names;
+use super::{dumb_terminal, history, meta_command};
+use crate::error::CliError;
 
 const PROMPT: &str = ">>> ";
-/// Ends what the editor began on the terminal: pastes are no longer marked, and the line is over.
-pub(super) const LEFT: &[u8] = b"\x1b[?2004l\r\n";
+/// Resets the terminal after the editor: turns off bracketed paste, and ends the line.
+pub(super) const RESET_LINE: &[u8] = b"\x1b[?2004l\r\n";
 /// One step of indentation.
 const INDENTATION: &str = "    ";
-/// Its characters.
-const STEP: u8 = 4;
-const MOST_REMEMBERED: usize = 10_000;
-/// A bit longer than the answers may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Number of spaces in one step of indentation.
+const INDENT_SIZE: u8 = 4;
+/// Maximum number of history entries.
+const MAX_HISTORY: usize = 10_000;
+/// Maximum time to wait for an answer: longer than the timeouts of the answers themselves.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What comes from the editor.
+/// An event or a query of the editor.
 #[derive(Debug)]
-pub(super) enum Typed {
+pub(super) enum EditorEvent {
     /// Code, or a command of the session.
     Text(String),
     /// Ctrl-C.
-    Nothing,
-    /// Something that is no text. What came before it is still there to be edited.
-    NoText,
+    Cancelled,
+    /// Input that is not UTF-8 text. The text before it can still be edited.
+    InvalidText,
     /// Ctrl-D.
     End,
     /// The terminal cannot be read.
     Broken(ReadlineError),
-    /// Whether this code is complete.
+    /// Query: is this code complete?
     IsComplete(String, Sender<bool>),
-    /// Which names may follow this text.
+    /// Query: which names complete this text?
     Names(String, Sender<Names>),
 }
 
-/// The editor, seen from the rest.
+/// The handle of the editor's thread.
 #[derive(Debug)]
-pub(super) struct Keyboard {
+pub(super) struct EditorThread {
     reads: Sender<()>,
-    typed: UnboundedReceiver<Typed>,
+    events: UnboundedReceiver<EditorEvent>,
 }
 
-impl Keyboard {
-    /// Starts the editor. It reads nothing before it is asked to.
-    pub(super) fn start() -> Result<Self, Problem> {
-        let (reads, asked) = channel();
-        let (sender, typed) = unbounded_channel();
-        let run = move || match Lines::new(sender.clone()) {
-            Ok(mut lines) => lines.serve(&asked),
-            Err(error) => drop(sender.send(Typed::Broken(error))),
+impl EditorThread {
+    /// Starts the thread. It reads nothing before [`EditorThread::read`].
+    pub(super) fn start() -> Result<Self, CliError> {
+        let (reads, requests) = channel();
+        let (sender, events) = unbounded_channel();
+        let run = move || match LineEditor::new(sender.clone()) {
+            Ok(mut lines) => lines.serve(&requests),
+            Err(error) => drop(sender.send(EditorEvent::Broken(error))),
         };
         let spawned = thread::Builder::new().name("editor".into()).spawn(run);
-        spawned.map_err(|error| Problem::host("starting the line editor", error))?;
-        Ok(Self { reads, typed })
+        spawned.map_err(|error| CliError::host("starting the line editor", error))?;
+        Ok(Self { reads, events })
     }
 
-    /// Lets the editor read until something is typed. Questions come before.
+    /// Reads one text. Queries may arrive before it.
     pub(super) fn read(&self) {
-        // A thread that is gone has said why.
+        // A thread that has ended has sent the reason.
         let _ = self.reads.send(());
     }
 
-    /// What is next from the editor.
-    pub(super) async fn next(&mut self) -> Typed {
-        let gone = || Typed::Broken(io::Error::other("the line editor is gone").into());
-        self.typed.recv().await.unwrap_or_else(gone)
+    /// Receives the next event.
+    pub(super) async fn next(&mut self) -> EditorEvent {
+        let ended = || EditorEvent::Broken(io::Error::other("the line editor has ended").into());
+        self.events.recv().await.unwrap_or_else(ended)
     }
 }
 
-/// The other side, on its thread.
-struct Lines {
-    editor: Editor<Questions, DefaultHistory>,
-    sender: UnboundedSender<Typed>,
+/// The editor, on its thread.
+struct LineEditor {
+    editor: Editor<EditorHelper, DefaultHistory>,
+    sender: UnboundedSender<EditorEvent>,
     history: Option<PathBuf>,
-    questions: Questions,
-    is_simple: bool,
+    helper: EditorHelper,
+    is_dumb: bool,
 }
 
-impl Lines {
-    fn new(sender: UnboundedSender<Typed>) -> rustyline::Result<Self> {
+impl LineEditor {
+    fn new(sender: UnboundedSender<EditorEvent>) -> rustyline::Result<Self> {
         let config = Config::builder()
-            .max_history_size(MOST_REMEMBERED)?
+            .max_history_size(MAX_HISTORY)?
             .history_ignore_dups(true)?
             .history_ignore_space(true)
             .completion_type(CompletionType::List)
             .completion_show_all_if_ambiguous(true)
-            .indent_size(STEP)
+            .indent_size(INDENT_SIZE)
             .build();
         let mut editor = Editor::with_config(config)?;
-        let questions = Questions { sender: sender.clone(), draft: Arc::default() };
-        editor.set_helper(Some(questions.clone()));
+        let helper = EditorHelper { sender: sender.clone(), draft: Arc::default() };
+        editor.set_helper(Some(helper.clone()));
         let key = |code, modifiers| Event::from(KeyEvent(code, modifiers));
         editor.bind_sequence(
             key(KeyCode::Enter, Modifiers::NONE),
-            EventHandler::Conditional(Box::new(Enter {
-                questions: questions.clone(),
-                indents: true,
-            })),
+            EventHandler::Conditional(Box::new(Enter { helper: helper.clone(), indents: true })),
         );
-        // What was typed ahead, or pasted into a simple terminal, has its own indentation.
+        // Text that was typed ahead, or pasted into a dumb terminal, has its own indentation.
         editor.bind_sequence(
             key(KeyCode::Char('J'), Modifiers::CTRL),
-            EventHandler::Conditional(Box::new(Enter {
-                questions: questions.clone(),
-                indents: false,
-            })),
+            EventHandler::Conditional(Box::new(Enter { helper: helper.clone(), indents: false })),
         );
         editor
             .bind_sequence(key(KeyCode::Enter, Modifiers::ALT), EventHandler::Simple(Cmd::Newline));
@@ -137,41 +132,43 @@ impl Lines {
         let history = history::file();
         if let Some(file) = &history {
             let loaded = editor.load_history(file);
-            debug!(?loaded, "what was typed before");
+            debug!(?loaded, "loaded the history");
         }
-        Ok(Self { editor, sender, history, questions, is_simple: simple::is_simple() })
+        Ok(Self { editor, sender, history, helper, is_dumb: dumb_terminal::is_dumb() })
     }
 
-    fn serve(&mut self, asked: &Receiver<()>) {
-        while asked.recv().is_ok() {
-            let typed = match self.read() {
+    fn serve(&mut self, requests: &Receiver<()>) {
+        while requests.recv().is_ok() {
+            let event = match self.read() {
                 Ok(text) => {
                     self.remember(&text);
-                    Typed::Text(text)
+                    EditorEvent::Text(text)
                 }
-                Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => Typed::Nothing,
-                Err(ReadlineError::Eof) => Typed::End,
+                Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => {
+                    EditorEvent::Cancelled
+                }
+                Err(ReadlineError::Eof) => EditorEvent::End,
                 Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                    // The rest of a paste must not run as if it had been typed.
+                    // Discards the rest of a paste, which must not run.
                     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
-                    Typed::NoText
+                    EditorEvent::InvalidText
                 }
-                Err(error) => Typed::Broken(error),
+                Err(error) => EditorEvent::Broken(error),
             };
-            if self.sender.send(typed).is_err() {
+            if self.sender.send(event).is_err() {
                 return;
             }
         }
     }
 
     fn read(&mut self) -> rustyline::Result<String> {
-        if self.is_simple {
-            return simple::read(PROMPT, |text| self.questions.is_complete(text));
+        if self.is_dumb {
+            return dumb_terminal::read(PROMPT, |text| self.helper.is_complete(text));
         }
-        let (before, after) = self.questions.draft();
+        let (before, after) = self.helper.draft();
         let read = self.editor.readline_with_initial(PROMPT, (&before, &after));
         if !matches!(&read, Err(ReadlineError::Io(_))) {
-            self.questions.note_draft("", 0);
+            self.helper.note_draft("", 0);
         }
         read
     }
@@ -182,26 +179,26 @@ impl Lines {
             return;
         }
         if let Some(file) = &self.history {
-            let remembered = self.editor.append_history(file);
-            debug!(?remembered, "typed");
+            let appended = self.editor.append_history(file);
+            debug!(?appended, "stored the history");
         }
     }
 }
 
-/// The way to the answers.
+/// Sends the queries of the editor, and keeps its draft.
 #[derive(Clone)]
-struct Questions {
-    sender: UnboundedSender<Typed>,
-    /// What is being edited, before the cursor and after it.
+struct EditorHelper {
+    sender: UnboundedSender<EditorEvent>,
+    /// The text that is being edited, before and after the cursor.
     draft: Arc<Mutex<(String, String)>>,
 }
 
-impl Questions {
-    /// Asks, and gives up when the answer takes too long: typing goes on.
-    fn ask<T>(&self, question: impl FnOnce(Sender<T>) -> Typed) -> Option<T> {
+impl EditorHelper {
+    /// Sends a query. Returns `None` when the answer takes too long, so that typing can continue.
+    fn ask<T>(&self, query: impl FnOnce(Sender<T>) -> EditorEvent) -> Option<T> {
         let (sender, answer) = channel();
-        self.sender.send(question(sender)).ok()?;
-        answer.recv_timeout(PATIENCE).ok()
+        self.sender.send(query(sender)).ok()?;
+        answer.recv_timeout(ANSWER_TIMEOUT).ok()
     }
 
     fn draft(&self) -> (String, String) {
@@ -215,32 +212,32 @@ impl Questions {
     }
 
     fn is_complete(&self, text: &str) -> bool {
-        // Most of what is typed needs no question.
-        if text.trim().is_empty() || colon::is_command(text) {
+        // Most texts need no query.
+        if text.trim().is_empty() || meta_command::is_command(text) {
             return true;
         }
-        self.ask(|answer| Typed::IsComplete(text.to_owned(), answer)).unwrap_or(true)
+        self.ask(|answer| EditorEvent::IsComplete(text.to_owned(), answer)).unwrap_or(true)
     }
 }
 
-impl Helper for Questions {}
+impl Helper for EditorHelper {}
 
-impl Highlighter for Questions {}
+impl Highlighter for EditorHelper {}
 
-impl Hinter for Questions {
+impl Hinter for EditorHelper {
     type Hint = String;
 
-    /// There are no hints. But this is told of every change, and so knows what is there when the editor fails.
+    /// Returns no hint. The editor calls this for each change, which keeps the draft up to date in case reading fails.
     fn hint(&self, line: &str, position: usize, _: &Context<'_>) -> Option<String> {
         self.note_draft(line, position);
         None
     }
 }
 
-/// Enter has asked already.
-impl Validator for Questions {}
+/// The handler of Enter checks completeness.
+impl Validator for EditorHelper {}
 
-impl Completer for Questions {
+impl Completer for EditorHelper {
     type Candidate = Pair;
 
     fn complete(
@@ -250,15 +247,16 @@ impl Completer for Questions {
         _: &Context<'_>,
     ) -> rustyline::Result<(usize, Vec<Pair>)> {
         let before = &text[..position];
-        if colon::is_command(before) {
-            return Ok((0, pairs(colon::completions(before))));
+        if meta_command::is_command(before) {
+            return Ok((0, pairs(meta_command::completions(before))));
         }
         let line = before.rsplit('\n').next().unwrap_or_default();
         if line.trim().is_empty() {
             let step = Pair { display: String::new(), replacement: INDENTATION.to_owned() };
             return Ok((position, vec![step]));
         }
-        let found = self.ask(|answer| Typed::Names(before.to_owned(), answer)).unwrap_or_default();
+        let found =
+            self.ask(|answer| EditorEvent::Names(before.to_owned(), answer)).unwrap_or_default();
         if !before.ends_with(&found.word) {
             return Ok((position, Vec::new()));
         }
@@ -266,7 +264,7 @@ impl Completer for Questions {
     }
 }
 
-/// What comes from a sandbox may be anything, and goes to the terminal.
+/// Returns true for a plain name. Answers of a sandbox are untrusted, and are written to the terminal.
 fn is_name(text: &str) -> bool {
     text.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
@@ -275,9 +273,9 @@ fn pairs(names: impl IntoIterator<Item = String>) -> Vec<Pair> {
     names.into_iter().map(|name| Pair { display: name.clone(), replacement: name }).collect()
 }
 
-/// What the key Enter does: it runs complete code, and begins a line otherwise.
+/// Handler of Enter: accepts complete code, and inserts a line otherwise.
 struct Enter {
-    questions: Questions,
+    helper: EditorHelper,
     indents: bool,
 }
 
@@ -290,7 +288,7 @@ impl ConditionalEventHandler for Enter {
         context: &EventContext<'_>,
     ) -> Option<Cmd> {
         let text = context.line();
-        if self.questions.is_complete(text) {
+        if self.helper.is_complete(text) {
             return Some(Cmd::AcceptLine);
         }
         let line = text[..context.pos()].rsplit('\n').next().unwrap_or_default();
@@ -299,7 +297,7 @@ impl ConditionalEventHandler for Enter {
     }
 }
 
-/// What the key Backspace does in the indentation of a line: it takes a whole step back.
+/// Handler of Backspace: removes one step in the indentation of a line.
 struct Backspace;
 
 impl ConditionalEventHandler for Backspace {
@@ -312,7 +310,7 @@ impl ConditionalEventHandler for Backspace {
     ) -> Option<Cmd> {
         let (before, after) = context.line().split_at(context.pos());
         let line = before.rsplit('\n').next().unwrap_or_default();
-        // Further up, the lines below would move along.
+        // Dedenting an earlier line would also move the lines below it.
         let is_last = !after.contains('\n');
         (is_last && is_indentation(line)).then_some(Cmd::Dedent(Movement::WholeLine))
     }
@@ -322,7 +320,7 @@ fn is_indentation(before: &str) -> bool {
     !before.is_empty() && before.bytes().all(|byte| byte == b' ')
 }
 
-/// How far the line after this one begins to the right.
+/// Returns the indentation of the line after this one.
 fn next_indentation(line: &str) -> String {
     let own = &line[..line.len() - line.trim_start().len()];
     let text = line.trim();
@@ -342,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_begin_where_python_wants_them() {
+    fn lines_are_indented_as_in_python() {
         for (line, next) in [
             ("for n in x:", 4),
             ("    if n:  ", 8),
@@ -358,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_nothing_to_a_terminal() {
+    fn names_have_no_control_characters() {
         assert!(is_name("größe_2"));
         assert!(!is_name("\u{1b}[2J"));
         assert!(!is_name("a b"));

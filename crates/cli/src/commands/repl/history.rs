@@ -1,4 +1,4 @@
-//! Where what was typed is remembered: a file of this user alone. Where there can be none, nothing is remembered.
+//! The history file, which only this user can read. Without a usable directory there is no history.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,20 +11,20 @@ use tracing::debug;
 
 const FILE: &str = "repl_history";
 
-/// The file, which is there, can be written, and is closed to others. `None` when that cannot be.
+/// Creates the history file, and makes it private; `None` when that fails.
 pub(super) fn file() -> Option<PathBuf> {
     let directory = directory(env::var_os("XDG_STATE_HOME"), env::home_dir())?;
     let file = directory.join(FILE);
     match prepare(&directory, &file) {
         Ok(()) => Some(file),
         Err(error) => {
-            debug!(%error, file = %file.display(), "nothing is remembered");
+            debug!(%error, file = %file.display(), "there is no history");
             None
         }
     }
 }
 
-/// As the XDG Base Directory Specification has it: a relative path there is none.
+/// Returns the directory by the XDG Base Directory Specification, which says to ignore relative paths.
 fn directory(state: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
     let state = state.map(PathBuf::from).filter(|path| path.is_absolute());
     let home = home.filter(|path| path.is_absolute()).map(|home| home.join(".local/state"));
@@ -34,7 +34,7 @@ fn directory(state: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> 
 fn prepare(directory: &Path, file: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
-    // It may be older than this rule.
+    // An existing file may have other permissions.
     opened.set_permissions(Permissions::from_mode(0o600))
 }
 
@@ -43,18 +43,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_is_that_of_the_specification() {
+    fn the_directory_is_that_of_the_specification() {
         let home = || Some(PathBuf::from("/home/a"));
-        let of = |state: Option<&str>, home| directory(state.map(OsString::from), home);
-        assert_eq!(of(Some("/state"), home()), Some("/state/sandboxes".into()));
-        assert_eq!(of(None, home()), Some("/home/a/.local/state/sandboxes".into()));
-        assert_eq!(of(Some("relative"), home()), of(None, home()));
-        assert_eq!(of(Some(""), None), None);
-        assert_eq!(of(None, Some(PathBuf::new())), None);
+        let found = |state: Option<&str>, home| directory(state.map(OsString::from), home);
+        assert_eq!(found(Some("/state"), home()), Some("/state/sandboxes".into()));
+        assert_eq!(found(None, home()), Some("/home/a/.local/state/sandboxes".into()));
+        assert_eq!(found(Some("relative"), home()), found(None, home()));
+        assert_eq!(found(Some(""), None), None);
+        assert_eq!(found(None, Some(PathBuf::new())), None);
     }
 
     #[test]
-    fn the_file_is_of_this_user_alone() {
+    fn only_this_user_can_read_the_file() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("a/b");
         let file = directory.join(FILE);

@@ -1,4 +1,4 @@
-//! Images, shown by terminals that can, and as files elsewhere.
+//! Images, in terminals that can show them, and as files otherwise.
 
 use std::env;
 use std::fmt::Write as _;
@@ -10,27 +10,27 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Characters of base64 in one command of kitty's protocol.
+/// Maximum number of base64 characters in one command of kitty's protocol.
 const KITTY_CHUNK: usize = 4096;
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// How a terminal shows images.
+/// A protocol for images in a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// Kitty's graphics protocol: PNG.
     Kitty,
-    /// The inline images of iTerm2: whatever the terminal knows.
+    /// The inline images of iTerm2: any format that the terminal knows.
     Iterm,
 }
 
-/// What the terminal of this process understands, as far as it says.
+/// Returns the protocol of this terminal, as its environment variables declare it.
 pub(super) fn protocol() -> Option<Protocol> {
-    of_terminal(|name| env::var(name).ok())
+    detect(|name| env::var(name).ok())
 }
 
-fn of_terminal(variable: impl Fn(&str) -> Option<String>) -> Option<Protocol> {
+fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Protocol> {
     let term = variable("TERM").unwrap_or_default();
-    // A multiplexer passes neither on; its environment still has the variables of the terminal around it.
+    // A multiplexer passes no images on, but inherits the variables of the terminal around it.
     if term.starts_with("screen") || term.starts_with("tmux") || variable("TMUX").is_some() {
         return None;
     }
@@ -43,9 +43,9 @@ fn of_terminal(variable: impl Fn(&str) -> Option<String>) -> Option<Protocol> {
     (is_kitty || variable("KITTY_WINDOW_ID").is_some()).then_some(Protocol::Kitty)
 }
 
-/// What makes the terminal show an image. `None`: it does not know the format, or what is there is none.
+/// Returns the escape sequence that shows an image; `None` for a format that the terminal does not know, or invalid base64.
 pub(super) fn shown(protocol: Protocol, encoded: &str) -> Option<String> {
-    // Decoded and encoded again, so that nothing but an image gets there.
+    // Decoding and encoding again makes sure that only base64 reaches the terminal.
     let image = decode(encoded)?;
     let encoded = STANDARD.encode(&image);
     match protocol {
@@ -61,11 +61,11 @@ fn kitty(encoded: &str) -> String {
     let chunks = encoded.as_bytes().chunks(KITTY_CHUNK);
     let last = chunks.len().saturating_sub(1);
     for (index, chunk) in chunks.enumerate() {
-        let what = if index == 0 { "a=T,f=100," } else { "" };
+        let keys = if index == 0 { "a=T,f=100," } else { "" };
         let more = u8::from(index < last);
         let chunk = String::from_utf8_lossy(chunk);
         // Writing to a string does not fail.
-        let _ = write!(text, "\x1b_G{what}m={more};{chunk}\x1b\\");
+        let _ = write!(text, "\x1b_G{keys}m={more};{chunk}\x1b\\");
     }
     text.push('\n');
     text
@@ -76,21 +76,21 @@ fn decode(encoded: &str) -> Option<Vec<u8>> {
     STANDARD.decode(packed).ok()
 }
 
-/// Files of this session, in a directory that nobody else can look into. It is made for the first one, and stays.
+/// Saves files of this session in a private directory, which is created for the first file and is kept.
 #[derive(Debug, Default)]
-pub(super) struct Album {
+pub(super) struct ImageSaver {
     directory: Option<PathBuf>,
     count: usize,
 }
 
-impl Album {
-    /// Saves an image, or whatever else is base64.
+impl ImageSaver {
+    /// Saves a base64 representation.
     pub(super) fn save_encoded(&mut self, encoded: &str, extension: &str) -> io::Result<PathBuf> {
-        let data = decode(encoded).ok_or_else(|| io::Error::other("it is not base64"))?;
+        let data = decode(encoded).ok_or_else(|| io::Error::other("the data is not base64"))?;
         self.save(&data, extension)
     }
 
-    /// Saves bytes, and says where.
+    /// Saves bytes, and returns the path.
     pub(super) fn save(&mut self, data: &[u8], extension: &str) -> io::Result<PathBuf> {
         let directory = match &self.directory {
             Some(directory) => directory.clone(),
@@ -114,28 +114,28 @@ impl Album {
 mod tests {
     use super::*;
 
-    fn of(variables: &[(&str, &str)]) -> Option<Protocol> {
-        of_terminal(|name| {
+    fn protocol_for(variables: &[(&str, &str)]) -> Option<Protocol> {
+        detect(|name| {
             variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
     #[test]
-    fn terminals_are_known_by_what_they_say() {
-        assert_eq!(of(&[("TERM", "xterm-kitty")]), Some(Protocol::Kitty));
+    fn terminals_are_detected_by_their_variables() {
+        assert_eq!(protocol_for(&[("TERM", "xterm-kitty")]), Some(Protocol::Kitty));
         assert_eq!(
-            of(&[("TERM", "xterm-256color"), ("KITTY_WINDOW_ID", "1")]),
+            protocol_for(&[("TERM", "xterm-256color"), ("KITTY_WINDOW_ID", "1")]),
             Some(Protocol::Kitty)
         );
-        assert_eq!(of(&[("TERM_PROGRAM", "iTerm.app")]), Some(Protocol::Iterm));
-        assert_eq!(of(&[("TERM_PROGRAM", "WezTerm")]), Some(Protocol::Iterm));
-        assert_eq!(of(&[("TERM", "tmux-256color"), ("KITTY_WINDOW_ID", "1")]), None);
-        assert_eq!(of(&[("TERM", "xterm-kitty"), ("TMUX", "/tmp/x")]), None);
-        assert_eq!(of(&[("TERM", "xterm-256color")]), None);
+        assert_eq!(protocol_for(&[("TERM_PROGRAM", "iTerm.app")]), Some(Protocol::Iterm));
+        assert_eq!(protocol_for(&[("TERM_PROGRAM", "WezTerm")]), Some(Protocol::Iterm));
+        assert_eq!(protocol_for(&[("TERM", "tmux-256color"), ("KITTY_WINDOW_ID", "1")]), None);
+        assert_eq!(protocol_for(&[("TERM", "xterm-kitty"), ("TMUX", "/tmp/x")]), None);
+        assert_eq!(protocol_for(&[("TERM", "xterm-256color")]), None);
     }
 
     #[test]
-    fn nothing_but_an_image_gets_to_the_terminal() {
+    fn only_base64_reaches_the_terminal() {
         let png = [PNG, &[7; 5000]].concat();
         let encoded = STANDARD.encode(&png);
         let text = shown(Protocol::Kitty, &encoded).unwrap();
@@ -156,15 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn files_are_of_this_user_alone() {
-        let mut album = Album::default();
-        let first = album.save_encoded("aGVs\nbG8=", "png").unwrap();
-        let second = album.save(b"<svg/>", "svg").unwrap();
+    fn only_this_user_can_read_the_files() {
+        let mut saver = ImageSaver::default();
+        let first = saver.save_encoded("aGVs\nbG8=", "png").unwrap();
+        let second = saver.save(b"<svg/>", "svg").unwrap();
         assert_eq!(fs::read(&first).unwrap(), b"hello");
         let directory = first.parent().unwrap();
         assert_eq!(second.parent(), Some(directory));
         assert_eq!(directory.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-        album.save_encoded("\x1b", "png").unwrap_err();
+        saver.save_encoded("\x1b", "png").unwrap_err();
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -1,14 +1,14 @@
-//! `sandboxes repl`: type code, see what comes of it.
+//! `sandboxes repl`: an interactive session.
 
-mod ask;
-mod colon;
+mod completeness;
+mod dumb_terminal;
 mod editor;
-mod guess;
 mod history;
 mod image;
-mod loan;
-mod show;
-mod simple;
+mod introspect;
+mod meta_command;
+mod render;
+mod stdin_router;
 
 use std::path::Path;
 
@@ -17,353 +17,352 @@ use code_sandboxes::{
 };
 use futures_util::StreamExt as _;
 
-use self::ask::Oracle;
-use self::colon::Colon;
-use self::editor::{Keyboard, Typed};
-use self::loan::Loan;
-use self::show::Screen;
-use super::place::{self, Found};
-use super::run::{Export, Guest, Interrupts, Source, Task, Visit, end, say_failure};
+use self::editor::{EditorEvent, EditorThread};
+use self::introspect::Introspector;
+use self::meta_command::MetaCommand;
+use self::render::Renderer;
+use self::stdin_router::StdinRouter;
+use super::run::{Export, Interrupts, RunTarget, RunningProgram, Source, Task, end, say_failure};
+use super::target::{self, Found};
 use crate::args::ReplArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::input;
 use crate::languages;
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
-use crate::terminal::{self, Endings};
+use crate::terminal::{self, TerminationSignals};
 
 const DEFAULT_CONTEXT: &str = "default";
 
-/// Begins a session, or runs standard input as one program when there is no terminal.
-pub(crate) async fn repl(args: ReplArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Starts a session, or without a terminal runs standard input as a program.
+pub(crate) async fn repl(args: ReplArgs, printer: &Printer) -> Result<u8, CliError> {
     let has_terminal = terminal::is_there();
     if has_terminal && printer.format() != Format::Text {
-        return Err(Problem::usage(
-            "--json is not for a session on a terminal",
+        return Err(CliError::usage(
+            "--json cannot be used for a session on a terminal",
             "give the code on standard input, or use `sandboxes exec --json`",
         ));
     }
-    // Read before anything is made: it may be nothing.
+    // Read before the sandbox is created, because it may fail.
     let program = if has_terminal { None } else { Some(program()?) };
     let mut interrupts = Interrupts::listen()?;
-    let found = place::find(&args.place, args.context, &mut interrupts, printer).await?;
+    let found = target::find(&args.target, args.context, &mut interrupts, printer).await?;
     if !found.sandbox.capabilities().run_code {
-        let message = format!("{} does not run code, only commands", found.sandbox.variant());
-        let hint = "`sandboxes shell` gives a shell there";
+        let message = format!("{} runs commands, but no code", found.sandbox.variant());
+        let hint = "use `sandboxes shell`";
         return Err(Error::unsupported("repl", message).with_hint(hint).into());
     }
     if let Some(code) = program {
-        let task = task(code, &ask::language(&found.sandbox).await);
-        let Found { sandbox, stays, timeout, extras } = found;
+        let task = task(code, &introspect::language(&found.sandbox).await);
+        let Found { sandbox, stays, timeout, options } = found;
         let (export, with) = (Export::default(), Vec::new());
-        let visit = Visit { task, timeout, extras, stays, tty: false, export, with };
-        return visit.attend(&sandbox, &mut interrupts, printer).await;
+        let target = RunTarget { task, timeout, options, stays, tty: false, export, with };
+        return target.attend(&sandbox, &mut interrupts, printer).await;
     }
     terminal::remember()?;
-    let mut endings = Endings::listen()?;
-    let mut session = Session::of(found, interrupts, printer).await?;
-    session.greet();
+    let mut termination = TerminationSignals::listen()?;
+    let mut session = Session::new(found, interrupts, printer).await?;
+    session.print_banner();
     let ended = tokio::select! {
-        ended = session.converse() => ended,
-        problem = endings.next() => Err(problem),
+        ended = session.run_loop() => ended,
+        problem = termination.next() => Err(problem),
     };
     terminal::restore();
-    if let Err(Problem::Signal(_)) = &ended {
-        // The editor was in the middle of a line.
-        drop(printer.stdout(editor::LEFT).await);
+    if let Err(CliError::Signal(_)) = &ended {
+        // The editor may have left an unfinished line.
+        drop(printer.stdout(editor::RESET_LINE).await);
     }
     session.leave().await;
     ended
 }
 
-/// All of standard input.
-fn program() -> Result<String, Problem> {
+/// Reads the program on standard input.
+fn program() -> Result<String, CliError> {
     let code = String::from_utf8(input::read_code()?)
-        .map_err(|_| Problem::usage("the code is not UTF-8 text", "convert it to UTF-8"))?;
+        .map_err(|_| CliError::usage("the code is not UTF-8 text", "convert it to UTF-8"))?;
     Ok(code.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(code))
 }
 
-/// A program of Python, or a cell of a kernel in another language.
+/// Makes the task of a program: a script of Python, or a cell of a kernel in another language.
 fn task(code: String, language: &str) -> Task {
-    let source = match ask::is_python(language) {
+    let source = match introspect::is_python(language) {
         true => Source::Script { code, name: String::new(), arguments: Vec::new() },
         false => Source::Cell(code),
     };
-    // One that has no name here has one in its kernel.
+    // Languages of kernels that are unknown here are `other`.
     let language = languages::find(language).map_or("other", |language| language.name);
     Task::new(source, language, None)
 }
 
-/// A person, an interpreter, and what they have to do with each other.
+/// A session of the user with an interpreter.
 struct Session<'a> {
     found: Found,
-    oracle: Oracle,
-    keyboard: Keyboard,
+    introspector: Introspector,
+    editor: EditorThread,
     interrupts: Interrupts,
-    screen: Screen<'a>,
+    renderer: Renderer<'a>,
     printer: &'a Printer,
-    /// What has run, for `:save`.
+    /// The cells that have run, for `:save`.
     cells: Vec<String>,
-    /// Whether it is known already that the variables are gone.
-    told_of_loss: bool,
+    /// Whether the loss of the variables has been reported.
+    loss_reported: bool,
 }
 
 impl<'a> Session<'a> {
-    async fn of(
+    async fn new(
         found: Found,
         interrupts: Interrupts,
         printer: &'a Printer,
-    ) -> Result<Self, Problem> {
-        let oracle = Oracle::of(&found.sandbox, found.extras.context.clone()).await;
+    ) -> Result<Self, CliError> {
+        let introspector = Introspector::new(&found.sandbox, found.options.context.clone()).await;
         Ok(Self {
-            keyboard: Keyboard::start()?,
-            screen: Screen::new(printer),
+            editor: EditorThread::start()?,
+            renderer: Renderer::new(printer),
             found,
-            oracle,
+            introspector,
             interrupts,
             printer,
             cells: Vec::new(),
-            told_of_loss: false,
+            loss_reported: false,
         })
     }
 
-    /// Leaves a sandbox that stays as it was, and ends any other.
+    /// Ends the sandbox, or cleans up one that stays.
     async fn leave(self) {
         let sandbox = &self.found.sandbox;
         if self.found.stays {
-            self.oracle.leave().await;
+            self.introspector.leave().await;
         } else {
             end(sandbox, self.printer).await;
         }
     }
 
-    fn greet(&self) {
+    fn print_banner(&self) {
         let id = self.found.sandbox.id().unwrap_or_default();
-        let stay = if self.found.stays { "it stays" } else { "it ends with this session" };
-        self.printer.note(&format!("{id}; {stay}; :help tells more, Ctrl-D leaves"));
+        let end = if self.found.stays { "it stays" } else { "it ends with this session" };
+        self.printer.note(&format!("{id}; {end}; :help shows the commands, Ctrl-D leaves"));
     }
 
-    async fn converse(&mut self) -> Result<u8, Problem> {
+    async fn run_loop(&mut self) -> Result<u8, CliError> {
         loop {
-            self.keyboard.read();
+            self.editor.read();
             let text = match self.typed().await {
-                Typed::Text(text) => text,
-                Typed::Nothing => continue,
-                Typed::NoText => {
-                    let what = "what came from the terminal is not UTF-8 text; it is left out";
-                    self.printer.note(what);
+                EditorEvent::Text(text) => text,
+                EditorEvent::Cancelled => continue,
+                EditorEvent::InvalidText => {
+                    self.printer.note("input that is not UTF-8 text was discarded");
                     continue;
                 }
-                Typed::End => return Ok(exit::SUCCESS),
-                Typed::Broken(error) => {
-                    return Err(Problem::host(
+                EditorEvent::End => return Ok(exit::SUCCESS),
+                EditorEvent::Broken(error) => {
+                    return Err(CliError::host(
                         "reading the terminal",
                         std::io::Error::other(error),
                     ));
                 }
-                Typed::IsComplete(..) | Typed::Names(..) => continue,
+                EditorEvent::IsComplete(..) | EditorEvent::Names(..) => continue,
             };
-            match colon::parse(&text) {
-                Some(Colon::Quit) => return Ok(exit::SUCCESS),
-                Some(command) => self.obey(command).await?,
+            match meta_command::parse(&text) {
+                Some(MetaCommand::Quit) => return Ok(exit::SUCCESS),
+                Some(command) => self.execute(command).await?,
                 None if text.trim().is_empty() => {}
                 None => self.run(text).await?,
             }
         }
     }
 
-    /// Answers the editor until there is something else.
-    async fn typed(&mut self) -> Typed {
+    /// Answers queries of the editor until another event arrives.
+    async fn typed(&mut self) -> EditorEvent {
         loop {
-            match self.keyboard.next().await {
-                // An editor that gave up waiting needs no answer.
-                Typed::IsComplete(code, answer) => {
-                    let _ = answer.send(self.oracle.is_complete(&code).await);
+            match self.editor.next().await {
+                // The editor may have given up waiting for the answer.
+                EditorEvent::IsComplete(code, answer) => {
+                    let _ = answer.send(self.introspector.is_complete(&code).await);
                 }
-                Typed::Names(before, answer) => {
-                    let _ = answer.send(self.oracle.names(&before).await);
+                EditorEvent::Names(before, answer) => {
+                    let _ = answer.send(self.introspector.names(&before).await);
                 }
                 typed => return typed,
             }
         }
     }
 
-    async fn obey(&mut self, command: Colon) -> Result<(), Problem> {
+    async fn execute(&mut self, command: MetaCommand) -> Result<(), CliError> {
         let sandbox = &self.found.sandbox;
         match command {
-            Colon::Help => return self.printer.stdout(colon::HELP.as_bytes()).await,
-            Colon::Files(directory) => {
+            MetaCommand::Help => return self.printer.stdout(meta_command::HELP.as_bytes()).await,
+            MetaCommand::Files(directory) => {
                 let directory = directory.unwrap_or_else(|| ".".to_owned());
                 match sandbox.files().list(&directory).await {
                     Ok(files) => {
                         let headers = ["Mode", "Size", "Changed", "Name"];
-                        return self.printer.table(&headers, colon::rows(&files)).await;
+                        return self.printer.table(&headers, meta_command::rows(&files)).await;
                     }
-                    Err(error) => self.tell(&error.into())?,
+                    Err(error) => self.report(&error.into())?,
                 }
             }
-            Colon::Reset => match sandbox.restart_context(self.context()).await {
-                Ok(()) => self.printer.note("the interpreter is fresh; files are as they were"),
-                Err(error) => self.tell(&error.into())?,
+            MetaCommand::Reset => match sandbox.restart_context(self.context()).await {
+                Ok(()) => self.printer.note("the interpreter was restarted; files are unchanged"),
+                Err(error) => self.report(&error.into())?,
             },
-            Colon::Save(file) => match colon::save(Path::new(&file), &self.cells) {
+            MetaCommand::Save(file) => match meta_command::save(Path::new(&file), &self.cells) {
                 Ok(()) => self.printer.note(&format!("{} cells saved: {file}", self.cells.len())),
                 Err(error) => self.printer.failure(&format!("{file}: {error}"), None),
             },
-            Colon::Unknown(text) => {
-                self.printer.failure(&format!("{text} is no command"), Some(":help lists them"));
+            MetaCommand::Unknown(text) => {
+                self.printer.failure(&format!("{text} is not a command"), Some(":help lists them"));
             }
-            Colon::Quit => {}
+            MetaCommand::Quit => {}
         }
         Ok(())
     }
 
-    /// Whether the kernel came from a connection file. There is no other one when it is lost.
-    fn is_of_somebody_else(&self) -> bool {
+    /// Returns true when the kernel is that of a connection file, which cannot be restarted.
+    fn is_external_kernel(&self) -> bool {
         let info = self.found.sandbox.info();
         info.is_some_and(|info| info.metadata.contains_key("connection_file"))
     }
 
     fn context(&self) -> &str {
-        self.found.extras.context.as_deref().unwrap_or(DEFAULT_CONTEXT)
+        self.found.options.context.as_deref().unwrap_or(DEFAULT_CONTEXT)
     }
 
-    /// Says what went wrong. The session goes on, unless its sandbox is gone.
-    fn tell(&self, problem: &Problem) -> Result<(), Problem> {
-        if let Problem::Sandbox(error) = problem
-            && is_the_end(error.kind())
+    /// Reports an error. The session continues unless its sandbox has ended.
+    fn report(&self, problem: &CliError) -> Result<(), CliError> {
+        if let CliError::Sandbox(error) = problem
+            && is_sandbox_end(error.kind())
         {
             let error = Error::new(error.kind(), "repl", error.to_string());
-            return Err(error.with_hint("`sandboxes repl` begins with a new one").into());
+            return Err(error.with_hint("start `sandboxes repl` again for a new sandbox").into());
         }
         self.printer.failure(&problem.message(), problem.hint());
         Ok(())
     }
 
-    /// Runs a cell to whatever end.
-    async fn run(&mut self, text: String) -> Result<(), Problem> {
+    /// Runs a cell, and reports how it ended.
+    async fn run(&mut self, text: String) -> Result<(), CliError> {
         let code = text.trim_end().to_owned();
         self.cells.push(code.clone());
-        self.interrupts.forget();
-        let loan = Loan::to(&code);
-        let outcome = self.run_cell(code, &loan).await;
-        loan.end();
-        self.screen.note_line(loan.is_at_line_start());
-        self.screen.end_line().await?;
+        self.interrupts.clear();
+        let stdin = StdinRouter::for_code(&code);
+        let outcome = self.run_cell(code, &stdin).await;
+        stdin.end();
+        self.renderer.note_line(stdin.is_at_line_start());
+        self.renderer.end_line().await?;
         match outcome {
             Ok(Cell::Ended(result)) => {
                 if let Some(end) = end_of_sandbox(&result) {
-                    return self.tell(&end.into());
+                    return self.report(&end.into());
                 }
-                if result.state == InterpreterState::Lost && self.is_of_somebody_else() {
+                if result.state == InterpreterState::Lost && self.is_external_kernel() {
                     say_failure(self.printer, &result);
-                    let why = "the kernel of that connection file is not there any more";
-                    return self.tell(&Error::new(ErrorKind::Terminated, "repl", why).into());
+                    let why = "the kernel of the connection file has ended";
+                    return self.report(&Error::new(ErrorKind::Terminated, "repl", why).into());
                 }
                 self.conclude(&result);
                 Ok(())
             }
             Ok(Cell::Killed) => self.give_up_interpreter().await,
-            Err(problem @ (Problem::BrokenPipe | Problem::Output(_))) => Err(problem),
-            Err(problem) => self.tell(&problem),
+            Err(problem @ (CliError::BrokenPipe | CliError::Output(_))) => Err(problem),
+            Err(problem) => self.report(&problem),
         }
     }
 
-    async fn run_cell(&mut self, code: String, loan: &Loan) -> Result<Cell, Problem> {
+    async fn run_cell(&mut self, code: String, stdin: &StdinRouter) -> Result<Cell, CliError> {
         let sandbox = self.found.sandbox.clone();
-        let run = self.found.extras.code(sandbox.run_code(code));
+        let run = self.found.options.code(sandbox.run_code(code));
         let run = match self.found.timeout {
             Some(limit) => run.timeout(limit),
             None => run.no_timeout(),
         };
         let run = match sandbox.capabilities().run_stdin {
-            true => run.stdin_stream(loan.stream()),
+            true => run.stdin_stream(stdin.stream()),
             false => run,
         };
-        let guest = Guest::default();
-        guest.follow_code(self.found.extras.context.clone());
+        let running = RunningProgram::default();
+        running.follow_code(self.found.options.context.clone());
         let mut collector = ResultCollector::new();
         let (mut ended, mut hinted) = (false, false);
         let follow = async {
             let mut events = run.stream().await?;
             while let Some(event) = events.next().await {
                 if matches!(event.kind, EventKind::Started { restarted: true, .. }) {
-                    let known = std::mem::replace(&mut self.told_of_loss, false);
+                    let known = std::mem::replace(&mut self.loss_reported, false);
                     if !known {
-                        self.printer.note("the interpreter is a fresh one: the variables are gone");
+                        self.printer.note("the interpreter was restarted: its variables are lost");
                     }
                 }
                 if let EventKind::Output { data, .. } = &event.kind {
-                    loan.hear(data);
+                    stdin.observe_output(data);
                 }
-                self.screen.note_line(loan.is_at_line_start());
-                self.screen.show(&event.kind).await?;
+                self.renderer.note_line(stdin.is_at_line_start());
+                self.renderer.show(&event.kind).await?;
                 ended |= matches!(event.kind, EventKind::Finished(_));
                 hinted |= matches!(event.kind, EventKind::Hint { .. });
                 if !matches!(event.kind, EventKind::Output { .. } | EventKind::Display { .. }) {
                     collector.push(event);
                 }
             }
-            Ok::<_, Problem>(())
+            Ok::<_, CliError>(())
         };
         tokio::select! {
             followed = follow => followed?,
-            () = guest.heed(&mut self.interrupts, &sandbox, self.printer) => return Ok(Cell::Killed),
+            () = running.forward_interrupts(&mut self.interrupts, &sandbox, self.printer) => return Ok(Cell::Killed),
         }
         let mut result = collector.finish();
         if hinted {
-            // Once is enough.
+            // The hint has been shown.
             result.hint = None;
         }
         if !ended {
-            let message = "the sandbox did not say how the cell ended";
+            let message = "the sandbox did not report how the cell ended";
             return Err(Error::new(ErrorKind::ConnectionLost, "repl", message).into());
         }
         Ok(Cell::Ended(Box::new(result)))
     }
 
-    /// Says how a cell ended, where what it printed does not.
+    /// Reports how a cell ended, if its output does not show that.
     fn conclude(&mut self, result: &ExecutionResult) {
         say_failure(self.printer, result);
         if let (Some(status), None) = (result.exit_code, &result.failure) {
             self.printer.note(&format!("the code exited with status {status}; Ctrl-D leaves"));
         }
         if result.state == InterpreterState::Lost {
-            self.told_of_loss = true;
+            self.loss_reported = true;
             let status = result.exit_code.map(|status| format!(" with status {status}"));
             let status = status.unwrap_or_default();
             self.printer
-                .note(&format!("the interpreter ended{status}; the next cell gets a fresh one"));
+                .note(&format!("the interpreter ended{status}; the next cell starts a new one"));
         }
     }
 
-    /// A cell that does not end for Ctrl-C ends with its interpreter.
-    async fn give_up_interpreter(&mut self) -> Result<(), Problem> {
+    /// Ends the interpreter of a cell that did not react to Ctrl-C.
+    async fn give_up_interpreter(&mut self) -> Result<(), CliError> {
         let context = self.context().to_owned();
         match self.found.sandbox.restart_context(&context).await {
             Ok(()) => {
-                self.printer.note("the interpreter was ended; the next cell gets a fresh one");
+                self.printer.note("the interpreter was ended; the next cell starts a new one");
                 Ok(())
             }
-            Err(error) => self.tell(&error.into()),
+            Err(error) => self.report(&error.into()),
         }
     }
 }
 
-/// What came of a cell.
+/// The end of a cell.
 enum Cell {
     Ended(Box<ExecutionResult>),
     Killed,
 }
 
-/// The end of the sandbox, when a cell ended because of it.
+/// Returns the error of a cell that ended together with its sandbox.
 fn end_of_sandbox(result: &ExecutionResult) -> Option<Error> {
     let failure = result.failure.as_ref()?;
     let is_end = matches!(failure.kind, FailureKind::Terminated | FailureKind::Expired);
     is_end.then(|| Error::new(ErrorKind::Terminated, "repl", failure.message.clone()))
 }
 
-/// Whether nothing can be done in the sandbox any more.
-fn is_the_end(kind: ErrorKind) -> bool {
+/// Returns true for errors of a sandbox that has ended.
+fn is_sandbox_end(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Terminated | ErrorKind::ConnectionLost)
 }

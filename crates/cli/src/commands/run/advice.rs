@@ -1,5 +1,5 @@
-//! What to do about a failure whose reason lies between this computer and the sandbox: a file that is only here, the line
-//! ends of another system, an interpreter that is missing, a disk that is full.
+//! Advice about failures with a known remedy: a file that exists only on this host, line ends of Windows, a missing
+//! interpreter, a full disk. It reads the program's own output, which has no other form than text.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -8,16 +8,16 @@ use futures_util::StreamExt as _;
 
 use super::source::{Source, Task};
 use crate::args::RunArgs;
-use crate::problem::Problem;
+use crate::error::CliError;
 
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
-/// Bytes of a script that are read to see what runs it.
-const FIRST_LINE: u64 = 256;
+/// Number of bytes of a script that are read for its first line.
+const FIRST_LINE_SIZE: u64 = 256;
 
-/// Phrases of programs about something that is not there.
-const MISSING: [&str; 6] = [
+/// Phrases of programs about missing files.
+const MISSING_FILE: [&str; 6] = [
     "No such file or directory",
     "can't open file",
     "cannot open",
@@ -26,36 +26,36 @@ const MISSING: [&str; 6] = [
     "ENOENT",
 ];
 
-/// Phrases of programs that find no room.
-const FULL: [&str; 3] = ["No space left on device", "ENOSPC", "[Errno 28]"];
+/// Phrases of programs about a full disk.
+const DISK_FULL: [&str; 3] = ["No space left on device", "ENOSPC", "[Errno 28]"];
 
-/// A run, as far as it matters for advice.
+/// What advice needs to know of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subject {
     /// The program and its arguments, or the words of a line.
     words: Vec<String>,
-    /// All of it is one word, and meant as a program.
+    /// Whether the command is a single word after `--`.
     one_after_dashes: bool,
-    /// The file of this computer that is run.
+    /// The file of this host that is run.
     file: Option<PathBuf>,
-    /// That is a program whose lines end as on Windows.
+    /// Whether that file has line ends of Windows.
     has_windows_lines: bool,
-    /// Name of the sandbox, when it is not one of its own.
+    /// Name of the sandbox, for `sandboxes exec`.
     exec: Option<String>,
 }
 
 /// The failure of a run.
 pub(super) struct Failed<'a> {
     pub(super) exit_code: Option<i32>,
-    /// The end of what it printed, and its exception.
-    pub(super) said: &'a str,
-    /// The reason why it did not start.
-    pub(super) problem: Option<&'a Problem>,
+    /// The end of its output, and its exception.
+    pub(super) output: &'a str,
+    /// The error of a run that did not start.
+    pub(super) problem: Option<&'a CliError>,
 }
 
 impl Subject {
-    /// From the arguments, and what they name.
-    pub(super) fn of(args: &RunArgs, source: &Source) -> Self {
+    /// Makes the subject of a run.
+    pub(super) fn from_args(args: &RunArgs, source: &Source) -> Self {
         let words = match source {
             Source::Shell(line) => line.split_whitespace().map(str::to_owned).collect(),
             Source::Command(argv) => argv.clone(),
@@ -72,19 +72,19 @@ impl Subject {
         }
     }
 
-    /// The same for what is run in a sandbox of that name.
+    /// Sets the name of the existing sandbox.
     pub(crate) fn in_sandbox(mut self, name: &str) -> Self {
         self.exec = Some(name.to_owned());
         self
     }
 
-    /// Says what to do about it, if that is known.
+    /// Returns advice about a failure with a known remedy.
     pub(super) async fn advise(&self, failed: &Failed<'_>, sandbox: &Sandbox) -> Option<String> {
-        let says = |words: &[&str]| words.iter().any(|word| failed.said.contains(word));
+        let says = |words: &[&str]| words.iter().any(|word| failed.output.contains(word));
         let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
-        if says(&FULL) && isolation.mode != IsolationMode::Off {
+        if says(&DISK_FULL) && isolation.mode != IsolationMode::Off {
             return Some(
-                "the disk of the sandbox is full: `--disk SIZE` gives a new one more".into(),
+                "the disk of the sandbox is full: create one with a larger `--disk SIZE`".into(),
             );
         }
         let name = self.file.as_ref().map(|file| file.display().to_string());
@@ -99,21 +99,21 @@ impl Subject {
         if says(&["$'\\r'", "\\r': No such file", "\r: not found", "^M: "]) {
             return Some(windows_lines(self.words.first().map_or("the script", String::as_str)));
         }
-        says(&MISSING).then(|| self.about_missing(failed.said)).flatten()
+        says(&MISSING_FILE).then(|| self.about_missing(failed.output)).flatten()
     }
 
     fn did_not_start(&self, failed: &Failed<'_>) -> bool {
         let kinds = [ErrorKind::NotFound, ErrorKind::PermissionDenied];
         matches!(failed.exit_code, Some(NOT_EXECUTABLE | NOT_FOUND))
-            || matches!(failed.problem, Some(Problem::Sandbox(error)) if kinds.contains(&error.kind()))
+            || matches!(failed.problem, Some(CliError::Sandbox(error)) if kinds.contains(&error.kind()))
     }
 
-    /// A program that is not found, or cannot be run.
+    /// Returns advice about a program that is not found, or cannot be executed.
     async fn about_the_program(&self, sandbox: &Sandbox) -> Option<String> {
         let first = self.words.first()?;
         if self.one_after_dashes && first.contains(char::is_whitespace) {
             return Some(
-                "after `--` come a program and its arguments, one word each: leave `--` out for a line for the shell"
+                "after `--` come a program and its arguments, one word each: leave `--` out to run a line of the shell"
                     .into(),
             );
         }
@@ -126,7 +126,7 @@ impl Subject {
             let interpreter = interpreter.split(' ').next().unwrap_or_default();
             let is_there = sandbox.files().stat(interpreter).await.is_ok();
             return (!is_there).then(|| {
-                format!("{first} is there, and its interpreter {interpreter} is not in the sandbox")
+                format!("{first} exists, but its interpreter {interpreter} is not in the sandbox")
             });
         }
         if !Path::new(first).is_file() {
@@ -137,18 +137,18 @@ impl Subject {
             None => "sandboxes run".into(),
         };
         Some(format!(
-            "{first} is a file of this computer, and the sandbox does not see it: `{command} --file {first}` runs it there"
+            "{first} is a file of this host, which the sandbox cannot see: run it with `{command} --file {first}`"
         ))
     }
 
-    /// A file that a program wants, and that is here beside it.
-    fn about_missing(&self, said: &str) -> Option<String> {
+    /// Returns advice about a missing file that exists on this host, beside the program.
+    fn about_missing(&self, output: &str) -> Option<String> {
         let base = match &self.file {
             Some(file) => file.parent().map(Path::to_owned).unwrap_or_default(),
             None => PathBuf::new(),
         };
         let found =
-            candidates(said).chain(self.words.iter().skip(1).cloned()).find_map(|name| {
+            candidates(output).chain(self.words.iter().skip(1).cloned()).find_map(|name| {
                 let relative = as_relative(&name)?;
                 let names = [
                     relative.clone(),
@@ -162,29 +162,30 @@ impl Subject {
             false => base.display().to_string(),
         };
         Some(format!(
-            "{} is on this computer, and the sandbox does not see it: `--with {directory}` copies the directory along, and \
-             `--mount SRC:DST` shows one in a new sandbox",
+            "{} is a file of this host, which the sandbox cannot see: `--with {directory}` copies the directory, and \
+             `--mount SRC:DST` mounts one in a new sandbox",
             base.join(found).display()
         ))
     }
 }
 
 fn windows_lines(name: &str) -> String {
-    format!(
-        "{name} has the line ends of Windows (CRLF), which end each word there: `sed -i 's/\\r$//' FILE` converts them"
-    )
+    format!("{name} has line ends of Windows (CRLF): `sed -i 's/\\r$//' FILE` converts them")
 }
 
 fn with_extension(path: &Path, extension: &str) -> PathBuf {
     path.with_added_extension(extension)
 }
 
-/// What is in quotes, and what follows the last colon but one of a line, as shells and `cat` name files.
-fn candidates(said: &str) -> impl Iterator<Item = String> {
-    let lines =
-        said.lines().rev().take(20).filter(|line| MISSING.iter().any(|word| line.contains(word)));
+/// Returns names of files in messages of programs: quoted text, and parts between colons.
+fn candidates(output: &str) -> impl Iterator<Item = String> {
+    let lines = output
+        .lines()
+        .rev()
+        .take(20)
+        .filter(|line| MISSING_FILE.iter().any(|word| line.contains(word)));
     lines.flat_map(|line| {
-        // An apostrophe that quotes nothing.
+        // This apostrophe does not quote.
         let line = line.replace("can't", "cannot");
         let quoted = ['\'', '"'].into_iter().flat_map(|quote| line.split(quote).skip(1).step_by(2));
         let named = line.split(": ").map(str::trim);
@@ -192,7 +193,7 @@ fn candidates(said: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// A name below the directory of the program. Of a whole path, which is one of the sandbox, its last part.
+/// Returns a name as a path below the directory of the program; of an absolute path, which is in the sandbox, the last part.
 fn as_relative(name: &str) -> Option<PathBuf> {
     let path = Path::new(name);
     let relative = if path.is_absolute() { Path::new(path.file_name()?) } else { path };
@@ -202,29 +203,29 @@ fn as_relative(name: &str) -> Option<PathBuf> {
     (is_below && !relative.as_os_str().is_empty() && !name.contains('\n')).then_some(relative)
 }
 
-/// The first line of a file in the sandbox that a command names.
+/// Reads the first line of a file in the sandbox.
 async fn first_line(sandbox: &Sandbox, path: &str) -> Option<String> {
     if !path.contains('/') {
         return None;
     }
-    let range = ByteRange { offset: 0, length: Some(FIRST_LINE) };
+    let range = ByteRange { offset: 0, length: Some(FIRST_LINE_SIZE) };
     let mut content = sandbox.files().stream(path, range).await.ok()?;
     let mut bytes = Vec::new();
-    while let Some(piece) = content.next().await {
-        bytes.extend_from_slice(&piece.ok()?);
+    while let Some(chunk) = content.next().await {
+        bytes.extend_from_slice(&chunk.ok()?);
     }
     let text = String::from_utf8_lossy(&bytes);
     Some(text.split('\n').next().unwrap_or_default().to_owned())
 }
 
 impl Task {
-    /// The same in a sandbox of that name.
+    /// Sets the name of the existing sandbox, for advice.
     pub(crate) fn known_as(mut self, name: &str) -> Self {
         self.subject = self.subject.in_sandbox(name);
         self
     }
 
-    /// Takes out what advice about its failures needs.
+    /// Takes the subject for advice.
     pub(super) fn take_subject(&mut self) -> Subject {
         std::mem::take(&mut self.subject)
     }
@@ -235,8 +236,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_in_what_programs_say() {
-        for (said, name) in [
+    fn names_are_found_in_messages_of_programs() {
+        for (output, name) in [
             (
                 "python3: can't open file '/home/user/data.py': [Errno 2] No such file or directory",
                 "/home/user/data.py",
@@ -246,9 +247,9 @@ mod tests {
             ("Error: Cannot find module './util'", "./util"),
             ("cat: data.csv: No such file or directory", "data.csv"),
         ] {
-            assert!(candidates(said).any(|found| found == name), "{said}");
+            assert!(candidates(output).any(|found| found == name), "{output}");
         }
-        assert_eq!(candidates("all is well with 'x'").count(), 0);
+        assert_eq!(candidates("no problem with 'x'").count(), 0);
     }
 
     #[test]

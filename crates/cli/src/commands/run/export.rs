@@ -1,4 +1,4 @@
-//! What is kept of a run on this host: a notebook, and files with what was displayed.
+//! Results of a run that are written to this host: a notebook, and files with displayed objects.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::report::Facts;
-use super::save;
+use super::artifacts;
+use super::report::RunMetadata;
 use super::source::{Source, Task};
 use crate::args::ExportArgs;
+use crate::error::CliError;
 use crate::exit;
 use crate::notebook::{Notebook, Recording};
 use crate::printer::Printer;
-use crate::problem::Problem;
 
-/// Where results go. Nothing is written before the run has ended.
+/// The results to write. They are written after the run has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Export {
     notebook: Option<Target>,
@@ -25,35 +25,35 @@ pub(crate) struct Export {
     allow_errors: bool,
 }
 
-/// The file of a notebook.
+/// The file of the notebook.
 #[derive(Debug)]
 struct Target {
     path: PathBuf,
-    /// Whether a file that is there is replaced.
+    /// Whether an existing file is replaced.
     replace: bool,
 }
 
-/// What was written.
+/// The files that were written.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct ExportedFiles {
     notebook: Option<PathBuf>,
     files: Option<Vec<PathBuf>>,
-    /// What could not be written, and why.
+    /// Messages about failed writes.
     problems: Vec<String>,
 }
 
 impl Export {
-    /// From flags, as far as they go together with what is run.
+    /// Makes an export of flags, and checks that they fit what is run.
     ///
     /// # Errors
-    /// Usage: it is nothing that has results of this kind, or something is in the way.
-    pub(crate) fn of(args: &ExportArgs, source: &Source) -> Result<Self, Problem> {
+    /// Usage: the run has no results of this kind, or a file exists already.
+    pub(crate) fn from_args(args: &ExportArgs, source: &Source) -> Result<Self, CliError> {
         if args.allow_errors && !matches!(source, Source::Notebook { .. }) {
-            return Err(Problem::usage("--allow-errors is for notebooks", "leave it out"));
+            return Err(CliError::usage("--allow-errors is for notebooks", "leave it out"));
         }
         if !args.parameters.is_empty() && !matches!(source, Source::Notebook { .. }) {
             let hint = "a program takes arguments: sandboxes run --file FILE -- ARGS";
-            return Err(Problem::usage("-P is for notebooks", hint));
+            return Err(CliError::usage("-P is for notebooks", hint));
         }
         let flags = [
             ("--notebook", args.notebook.is_some()),
@@ -62,14 +62,14 @@ impl Export {
         let wanted = flags.iter().find_map(|(flag, given)| given.then_some(*flag));
         match wanted {
             Some(flag) if !source.is_code() => {
-                return Err(Problem::usage(
-                    format!("{flag} is for code of the interpreter, and this is a command"),
-                    "leave it out, or say --lang python",
+                return Err(CliError::usage(
+                    format!("{flag} is for code of the interpreter, not for commands"),
+                    "leave it out, or add --lang python",
                 ));
             }
             None if args.overwrite => {
-                let what = "--overwrite says nothing without --notebook or --save-outputs";
-                return Err(Problem::usage(what, "leave it out"));
+                let what = "--overwrite has no effect without --notebook or --save-outputs";
+                return Err(CliError::usage(what, "leave it out"));
             }
             _ => {}
         }
@@ -79,7 +79,7 @@ impl Export {
         };
         let notebook = args.notebook.as_deref().map(|path| target(path, input, args.overwrite));
         if let Some(directory) = &args.save_outputs {
-            save::check(directory, args.overwrite)?;
+            artifacts::check(directory, args.overwrite)?;
         }
         Ok(Self {
             notebook: notebook.transpose()?,
@@ -89,33 +89,33 @@ impl Export {
         })
     }
 
-    /// Says if a notebook is written.
+    /// Returns true when a notebook is written.
     pub(super) fn writes_notebook(&self) -> bool {
         self.notebook.is_some()
     }
 
-    /// Whether cells of a notebook go on after an exception.
+    /// Returns true when a notebook continues after an exception.
     pub(super) fn allows_errors(&self) -> bool {
         self.allow_errors
     }
 
-    /// The notebook that will have the results of a run.
-    pub(super) fn notebook_of(&self, task: &Task, facts: &Facts) -> Notebook {
+    /// Makes the notebook for the results of a run.
+    pub(super) fn notebook_of(&self, task: &Task, metadata: &RunMetadata) -> Notebook {
         if self.notebook.is_none() {
             return Notebook::default();
         }
         let mut notebook = task.source.as_notebook();
-        facts.note_in(&mut notebook);
+        metadata.note_in(&mut notebook);
         notebook
     }
 
-    /// Something to record the run with, if anything of it is kept.
+    /// Makes a recording, if results are written.
     pub(super) fn recording(&self) -> Option<Recording> {
         (self.notebook.is_some() || self.directory.is_some()).then(Recording::default)
     }
 
-    /// Writes what was recorded. `name` begins the names of files, for the number of a cell.
-    pub(super) fn keep(
+    /// Writes the recorded results. `name` returns the prefix of file names for the number of a cell.
+    pub(super) fn write(
         &self,
         recording: Option<Recording>,
         mut notebook: Notebook,
@@ -123,62 +123,63 @@ impl Export {
         name: impl Fn(usize) -> String,
         disk: Option<u64>,
         printer: &Printer,
-    ) -> Kept {
-        let mut kept = Kept::default();
-        let Some((cells, dropped)) = recording.map(Recording::end) else { return kept };
+    ) -> ExportedFiles {
+        let mut exported = ExportedFiles::default();
+        let Some((cells, dropped)) = recording.map(Recording::end) else { return exported };
         if dropped > 0 {
-            printer
-                .warning(&format!("too much output to keep all of it: {dropped} pieces left out"));
+            printer.warning(&format!(
+                "the output is too large to be kept: {dropped} parts were dropped"
+            ));
         }
         if let Some(directory) = &self.directory {
-            let (mut files, mut room) = (Vec::new(), save::Room::new(disk));
+            let (mut files, mut budget) = (Vec::new(), artifacts::SpaceBudget::new(disk));
             for cell in &cells {
                 let name = name(cell.number);
                 let written =
-                    save::write(directory, &name, &cell.outputs, self.overwrite, &mut room);
+                    artifacts::write(directory, &name, &cell.outputs, self.overwrite, &mut budget);
                 for result in written {
                     match result {
                         Ok(path) => files.push(path),
-                        Err(problem) => kept.problems.push(problem),
+                        Err(problem) => exported.problems.push(problem),
                     }
                 }
             }
-            kept.problems.extend(room.problem(directory));
+            exported.problems.extend(budget.problem(directory));
             for path in &files {
                 printer.note(&format!("saved: {}", path.display()));
             }
-            if files.is_empty() && kept.problems.is_empty() {
-                printer.note("nothing to save: nothing was displayed");
+            if files.is_empty() && exported.problems.is_empty() {
+                printer.note("nothing was displayed, so no file was saved");
             }
-            kept.files = Some(files);
+            exported.files = Some(files);
         }
         if let Some(target) = &self.notebook {
-            notebook.take_in(cells, widgets);
+            notebook.set_outputs(cells, widgets);
             match target.write(&notebook.to_bytes()) {
                 Ok(()) => {
                     printer.note(&format!("notebook written: {}", target.path.display()));
-                    kept.notebook = Some(target.path.clone());
+                    exported.notebook = Some(target.path.clone());
                 }
                 Err(error) => {
                     let path = target.path.display();
-                    kept.problems.push(format!("{path} cannot be written: {error}"));
+                    exported.problems.push(format!("{path} cannot be written: {error}"));
                 }
             }
         }
-        for problem in &kept.problems {
+        for problem in &exported.problems {
             printer.failure(problem, None);
         }
-        kept
+        exported
     }
 }
 
-impl Kept {
-    /// The exit status, when the run itself ended with that one.
+impl ExportedFiles {
+    /// Returns the exit status of a run that ended with `status`: a failed write is a failure, too.
     pub(super) fn status(&self, status: u8) -> u8 {
         if self.problems.is_empty() || status != exit::SUCCESS { status } else { exit::SANDBOX }
     }
 
-    /// Says in a result where it is kept.
+    /// Adds the written files to the JSON object of a result.
     pub(super) fn describe(&self, object: &mut Value) {
         if let Some(path) = &self.notebook {
             object["notebook"] = path.to_string_lossy().into();
@@ -192,41 +193,41 @@ impl Kept {
     }
 }
 
-/// The notebook to write. One that is there is only replaced when that is said, or when it is the one that is run.
-fn target(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<Target, Problem> {
+/// Checks the file of the notebook. An existing file is replaced with `overwrite`, or when it is the notebook that is run.
+fn target(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<Target, CliError> {
     let shown = path.display();
     if path.as_os_str() == "-" {
-        return Err(Problem::usage(
-            "--notebook needs a file: standard output is the program's",
-            "`./-` is a file of that name",
+        return Err(CliError::usage(
+            "--notebook needs a file, because standard output is for the program",
+            "`./-` is a file with the name `-`",
         ));
     }
     if path.is_dir() {
         let hint = "name a file in it, such as out.ipynb";
-        return Err(Problem::usage(format!("{shown} is a directory"), hint));
+        return Err(CliError::usage(format!("{shown} is a directory"), hint));
     }
     if path.metadata().is_ok_and(|found| !found.is_file()) {
-        let message = format!("{shown} is there already, and is no file");
-        return Err(Problem::usage(message, "name another file"));
+        let message = format!("{shown} exists already, and is not a file");
+        return Err(CliError::usage(message, "name another file"));
     }
-    // Directories that are missing are made when it is written.
+    // Missing directories are created when the notebook is written.
     let mut above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
     let nearest = above.find(|above| above.symlink_metadata().is_ok());
     if let Some(place) = nearest.filter(|place| !place.is_dir()) {
-        let message = format!("{shown} cannot be written: {} is no directory", place.display());
-        return Err(Problem::usage(message, "name a file in another one"));
+        let message = format!("{shown} cannot be written: {} is not a directory", place.display());
+        return Err(CliError::usage(message, "name a file in another directory"));
     }
     let replace = overwrite || input.is_some_and(|input| is_same_name(input, path));
     if !replace && path.symlink_metadata().is_ok() {
-        return Err(Problem::usage(
-            format!("{shown} is there already"),
-            "name another file, or say --overwrite",
+        return Err(CliError::usage(
+            format!("{shown} exists already"),
+            "name another file, or add --overwrite",
         ));
     }
     Ok(Target { path: path.to_owned(), replace })
 }
 
-/// Whether both name one file, and not two that happen to have the same content.
+/// Returns true when both paths are the same name in the same directory.
 fn is_same_name(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -238,7 +239,7 @@ fn is_same_name(one: &Path, other: &Path) -> bool {
 
 impl Target {
     fn write(&self, content: &[u8]) -> io::Result<()> {
-        // A link stays one: what it leads to is replaced.
+        // The target of a link is replaced, not the link.
         let path = fs::canonicalize(&self.path).ok().filter(|_| self.replace);
         if let Some(parent) = self.path.parent() {
             fs::create_dir_all(parent)?;
@@ -247,13 +248,13 @@ impl Target {
     }
 }
 
-/// Writes a file that is there whole or not at all. Without `replace`, one that is there stays. So does always what is no
+/// Writes a file atomically. Fails for an existing file unless `replace` is set, and always for an existing path that is not a
 /// file, such as a device.
 pub(super) fn write_whole(path: &Path, content: &[u8], replace: bool) -> io::Result<()> {
     if path.symlink_metadata().is_ok_and(|found| !found.is_file() && !found.is_symlink()) {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "it is there already, and is no file",
+            "the path exists already, and is not a file",
         ));
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_notebook_that_is_there_is_replaced_only_when_that_is_said() {
+    fn an_existing_notebook_is_replaced_only_on_request() {
         let directory = tempfile::tempdir().unwrap();
         let [there, other, link] =
             ["there.ipynb", "other.ipynb", "link.ipynb"].map(|name| directory.path().join(name));
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_whole_and_keep_their_permissions() {
+    fn files_are_written_atomically_with_their_permissions() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         write_whole(&path, b"one", false).unwrap();

@@ -1,16 +1,14 @@
-//! `sandboxes run`: one sandbox, one program, and nothing left afterwards.
+//! `sandboxes run`: runs a program in a new sandbox, which ends with it. Also what `exec`, `repl` and `shell` share with it.
 
 mod advice;
-mod cells;
+mod artifacts;
+mod child;
 mod export;
-mod guest;
-mod magics;
+mod notebook_run;
 mod program;
 mod report;
-mod save;
 mod source;
 mod tty;
-mod widgets;
 
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -24,36 +22,36 @@ use futures_util::StreamExt as _;
 use tokio::task::spawn_blocking;
 use tracing::debug;
 
+pub(crate) use self::child::{Interrupts, RunningProgram};
 pub(crate) use self::export::Export;
-pub(crate) use self::guest::{Guest, Interrupts};
-use self::report::{Facts, Report};
+use self::report::{Report, RunMetadata};
 pub(crate) use self::report::{name_sandbox, say_failure, traceback};
 pub(crate) use self::source::{Source, Task};
 pub(crate) use self::tty::check as check_terminal;
 use crate::args::RunArgs;
+use crate::error::CliError;
 use crate::notebook::Recording;
 use crate::printer::Printer;
-use crate::problem::Problem;
 use crate::settings;
 
-/// Runs what the arguments name. The status is that of the program.
-pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
+/// Runs what the arguments name. The exit status is that of the program.
+pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, CliError> {
     tty::check(args.tty)?;
-    // A program on standard input or in a FIFO may be long in coming, and signals are heeded meanwhile.
+    // On a thread, because reading standard input or a FIFO may block, and signals must be handled meanwhile.
     let reading = spawn_blocking(move || {
-        let task = Task::of(&args);
+        let task = Task::from_args(&args);
         (args, task)
     });
     let (read, task) =
-        reading.await.map_err(|error| Problem::host("reading the program", error.into()))?;
+        reading.await.map_err(|error| CliError::host("reading the program", error.into()))?;
     let (mut args, task) = (read, task?);
     if let Source::Notebook { notebook, .. } = &task.source
         && let Some(magic) = notebook.magic()
         && !args.reuse
     {
-        magics::choose_kernel(&mut args.sandbox, notebook, &magic, printer).await;
+        notebook_run::choose_kernel(&mut args.sandbox, notebook, &magic, printer).await;
     }
-    let export = Export::of(&args.export, &task.source)?;
+    let export = Export::from_args(&args.export, &task.source)?;
     let timeout = Some(seconds("timeout", args.sandbox.timeout)?);
     let cpu_time = cpu_time(args.cpu_time)?;
     let stays = args.keep || args.reuse;
@@ -64,20 +62,20 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
     {
         printer.note(&note);
     }
-    let mut extras = Extras::default();
+    let mut options = RunOptions::default();
     if stays {
         builder = builder.detached(settings::stay(&args.sandbox)?);
     }
     if args.reuse {
-        // The sandbox may have been made with others.
-        extras = Extras::of(&args.sandbox.env, args.sandbox.workdir.clone(), None)?;
+        // An existing sandbox may have been created with other settings.
+        options = RunOptions::from_args(&args.sandbox.env, args.sandbox.workdir.clone(), None)?;
     }
-    extras.cpu_time = cpu_time;
+    options.cpu_time = cpu_time;
     let create = async {
         #[cfg(feature = "docker")]
         super::image::pull_missing(&args.sandbox, printer).await?;
         let made = if args.reuse { builder.get_or_create().await } else { builder.create().await };
-        made.map_err(Problem::from)
+        made.map_err(CliError::from)
     };
     let mut interrupts = Interrupts::listen()?;
     let sandbox = tokio::select! {
@@ -88,34 +86,34 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
     warn_of_weak_isolation(&sandbox, printer);
     if stays {
         let id = sandbox.id().unwrap_or_default();
-        printer.note(&format!("the sandbox stays: {id} (`sandboxes exec`, `sandboxes rm`)"));
+        printer.note(&format!("the sandbox stays: {id} (use `sandboxes exec`, `sandboxes rm`)"));
     }
     let task = task.in_sandbox(&sandbox);
     let (tty, with) = (args.tty, args.with.clone());
-    let visit = Visit { task, timeout, extras, stays, tty, export, with };
-    visit.attend(&sandbox, &mut interrupts, printer).await
+    let target = RunTarget { task, timeout, options, stays, tty, export, with };
+    target.attend(&sandbox, &mut interrupts, printer).await
 }
 
-pub(crate) fn interrupted() -> Problem {
+pub(crate) fn interrupted() -> CliError {
     Error::new(ErrorKind::Cancelled, "create", "interrupted").into()
 }
 
-/// What is said of one run alone, in a sandbox that is there already.
+/// Options of a run in an existing sandbox.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Extras {
+pub(crate) struct RunOptions {
     env: Vec<(String, String)>,
     workdir: Option<String>,
     pub(crate) context: Option<String>,
     pub(crate) cpu_time: Option<Duration>,
 }
 
-impl Extras {
-    /// From flags.
-    pub(crate) fn of(
+impl RunOptions {
+    /// Makes options of flags.
+    pub(crate) fn from_args(
         env: &[String],
         workdir: Option<String>,
         context: Option<String>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, CliError> {
         let env = env.iter().map(|item| settings::environment_variable(item));
         Ok(Self { env: env.collect::<Result<_, _>>()?, workdir, context, cpu_time: None })
     }
@@ -150,53 +148,52 @@ impl Extras {
     }
 }
 
-/// The limit of the CPU time.
-pub(crate) fn cpu_time(given: Option<f64>) -> Result<Option<Duration>, Problem> {
+/// Parses the limit of the CPU time.
+pub(crate) fn cpu_time(given: Option<f64>) -> Result<Option<Duration>, CliError> {
     Ok(given.map(|given| seconds("cpu_time", given)).transpose()?)
 }
 
-/// Starts a command that goes on when this process has ended. It has no standard input.
+/// Starts a background command, which outlives this process. It has no standard input.
 pub(crate) async fn start_in_background(
     sandbox: &Sandbox,
     mut task: Task,
     timeout: Option<Duration>,
-    extras: &Extras,
+    options: &RunOptions,
     with: &[PathBuf],
-) -> Result<Command, Problem> {
-    carry_along(sandbox, with, extras, &mut task).await?;
+) -> Result<Command, CliError> {
+    copy_files(sandbox, with, options, &mut task).await?;
     let command = match task.source {
-        Source::Shell(line) => guest::command(sandbox, line, timeout, None),
-        Source::Command(argv) => guest::command(sandbox, argv, timeout, None),
+        Source::Shell(line) => child::command(sandbox, line, timeout, None),
+        Source::Command(argv) => child::command(sandbox, argv, timeout, None),
         Source::Program(program) => {
-            let place = program::place(sandbox, &program, timeout, extras).await?;
-            place.command(sandbox, program.arguments, timeout, None)
+            let placed = program::place(sandbox, &program, timeout, options).await?;
+            placed.command(sandbox, program.arguments, timeout, None)
         }
         Source::Cell(_) | Source::Script { .. } | Source::Notebook { .. } => {
-            return Err(Problem::usage(
-                "--detach is for commands, and this is code for the interpreter of the sandbox",
-                "run it as a program: copy it with `sandboxes cp`, then `sandboxes exec -d SANDBOX python3 FILE`",
+            return Err(CliError::usage(
+                "--detach is for commands, not for code of the interpreter",
+                "run the code as a program: copy it with `sandboxes cp`, then use `sandboxes exec -d SANDBOX python3 FILE`",
             ));
         }
     };
-    Ok(extras.command(command).background().start().await?)
+    Ok(options.command(command).background().start().await?)
 }
 
-/// Copies what is given along into the working directory. A program that is part of it runs from there.
-async fn carry_along(
+/// Copies the files of --with into the working directory. A program among them is run from there.
+async fn copy_files(
     sandbox: &Sandbox,
     with: &[PathBuf],
-    extras: &Extras,
+    options: &RunOptions,
     task: &mut Task,
-) -> Result<(), Problem> {
-    let to = extras.workdir.as_deref().unwrap_or(".");
+) -> Result<(), CliError> {
+    let to = options.workdir.as_deref().unwrap_or(".");
     for local in with {
         let target = match local.is_dir() {
             true => to.to_owned(),
             false => {
                 let name = local.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-                    let message =
-                        format!("--with {} has no name that is UTF-8 text", local.display());
-                    Problem::usage(message, "give it another name")
+                    let message = format!("--with {}: the name is not UTF-8 text", local.display());
+                    CliError::usage(message, "rename the file")
                 })?;
                 format!("{to}/{name}")
             }
@@ -215,58 +212,58 @@ async fn carry_along(
     Ok(())
 }
 
-/// One run in a sandbox.
+/// A run in a sandbox.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(crate) struct RunTarget {
     pub(crate) task: Task,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) extras: Extras,
-    /// Whether the sandbox is still there afterwards.
+    pub(crate) options: RunOptions,
+    /// Whether the sandbox outlives the run.
     pub(crate) stays: bool,
-    /// Whether it runs on this terminal.
+    /// Whether the program runs on this terminal.
     pub(crate) tty: bool,
-    /// What is kept of it on this host.
+    /// Results to write to this host.
     pub(crate) export: Export,
-    /// Files and directories of this host that are copied into its working directory first.
+    /// Files and directories of this host to copy into the working directory first.
     pub(crate) with: Vec<PathBuf>,
 }
 
-impl Visit {
-    /// Runs the task to whatever end, and ends the sandbox, unless it stays, before anything is said about it.
+impl RunTarget {
+    /// Runs the task, ends the sandbox unless it stays, and then reports the result. Returns the exit status.
     pub(crate) async fn attend(
         mut self,
         sandbox: &Sandbox,
         interrupts: &mut Interrupts,
         printer: &Printer,
-    ) -> Result<u8, Problem> {
+    ) -> Result<u8, CliError> {
         if let Source::Notebook { .. } = self.task.source {
             let copied = tokio::select! {
-                copied = carry_along(sandbox, &self.with, &self.extras, &mut self.task) => copied,
+                copied = copy_files(sandbox, &self.with, &self.options, &mut self.task) => copied,
                 () = interrupts.next() => Err(interrupted()),
             };
             if copied.is_err() {
                 end_unless_it_stays(sandbox, self.stays, printer).await;
             }
             copied?;
-            return cells::attend(self, sandbox, interrupts, printer).await;
+            return notebook_run::attend(self, sandbox, interrupts, printer).await;
         }
         let subject = self.task.take_subject();
-        let (guest, stays, tty) = (Guest::default(), self.stays, self.tty);
+        let (running, stays, tty) = (RunningProgram::default(), self.stays, self.tty);
         let (export, language) = (mem::take(&mut self.export), self.task.language);
-        let facts = Facts::of(sandbox, language);
-        let own = Extras { context: self.extras.context.clone(), ..Extras::default() };
-        let notebook = export.notebook_of(&self.task, &facts);
-        let mut report = Report::new(printer, export.recording(), &guest).on_terminal(tty);
+        let metadata = RunMetadata::for_sandbox(sandbox, language);
+        let own = RunOptions { context: self.options.context.clone(), ..RunOptions::default() };
+        let notebook = export.notebook_of(&self.task, &metadata);
+        let mut report = Report::new(printer, export.recording(), &running).on_terminal(tty);
         let ended = {
             let work = async {
-                let events = self.start(sandbox, &guest, printer).await?;
-                report.begin(0, 1);
-                match guest.command().filter(|_| tty) {
+                let events = self.start(sandbox, &running, printer).await?;
+                report.start_cell(0, 1);
+                match running.command().filter(|_| tty) {
                     Some(control) => {
                         let shown = report.follow(events);
-                        let way = tty::converse(&*control, shown, printer).await?;
-                        if way == tty::Way::Out {
-                            guest.note_interrupt();
+                        let tty_end = tty::attach(&*control, shown, printer).await?;
+                        if tty_end == tty::TtyEnd::Escape {
+                            running.note_interrupt();
                         }
                         Ok(())
                     }
@@ -275,98 +272,98 @@ impl Visit {
             };
             tokio::select! {
                 ended = work => ended,
-                () = guest.heed(interrupts, sandbox, printer) => Ok(()),
+                () = running.forward_interrupts(interrupts, sandbox, printer) => Ok(()),
             }
         };
         let widgets = match export.writes_notebook() && report.shows_widgets() {
-            true => widgets::states(sandbox, &own, printer).await,
+            true => notebook_run::widget_states(sandbox, &own, printer).await,
             false => None,
         };
         let advice = report.advise(&subject, ended.as_ref().err(), sandbox).await;
-        if let Some(path) = guest.take_placed().filter(|_| stays || has_mounts(sandbox)) {
+        if let Some(path) = running.take_placed().filter(|_| stays || has_mounts(sandbox)) {
             program::remove(sandbox, &path).await;
         }
         end_unless_it_stays(sandbox, stays, printer).await;
-        let (mut result, recording) = report.end(&guest);
+        let (mut result, recording) = report.end(&running);
         result.hint = result.hint.or_else(|| advice.clone());
-        let recording = recording.filter(Recording::has_begun);
-        let kept =
-            export.keep(recording, notebook, widgets, |_| String::new(), facts.disk, printer);
+        let recording = recording.filter(Recording::has_cells);
+        let exported =
+            export.write(recording, notebook, widgets, |_| String::new(), metadata.disk, printer);
         ended.map_err(|problem| problem.with_advice(advice))?;
-        report::show(printer, &facts, &result, &kept).await
+        report::show(printer, &metadata, &result, &exported).await
     }
 
-    /// Starts the task and gives its events. What it has not read of standard input is given back with the last one.
+    /// Starts the task, and returns its events. With the last event, unread standard input is given back.
     async fn start(
         self,
         sandbox: &Sandbox,
-        guest: &Guest,
+        running: &RunningProgram,
         printer: &Printer,
-    ) -> Result<EventStream, Problem> {
-        let loan = self.task.stdin.as_ref().and_then(|stdin| stdin.loan.clone());
-        let events = self.begin(sandbox, guest, printer).await?;
-        let Some(loan) = loan else { return Ok(events) };
+    ) -> Result<EventStream, CliError> {
+        let shared = self.task.stdin.as_ref().and_then(|stdin| stdin.shared.clone());
+        let events = self.start_source(sandbox, running, printer).await?;
+        let Some(shared) = shared else { return Ok(events) };
         Ok(Box::pin(events.inspect(move |event| {
             if let EventKind::Finished(outcome) = &event.kind
-                && let Err(error) = loan.give_back(outcome.stdin_read)
+                && let Err(error) = shared.give_back(outcome.stdin_read)
             {
-                debug!(%error, "standard input is not as the program has left it");
+                debug!(%error, "could not give back unread standard input");
             }
         })))
     }
 
-    async fn begin(
+    async fn start_source(
         self,
         sandbox: &Sandbox,
-        guest: &Guest,
+        running: &RunningProgram,
         printer: &Printer,
-    ) -> Result<EventStream, Problem> {
-        let Self { mut task, timeout, extras, tty, with, .. } = self;
-        carry_along(sandbox, &with, &extras, &mut task).await?;
+    ) -> Result<EventStream, CliError> {
+        let Self { mut task, timeout, options, tty, with, .. } = self;
+        copy_files(sandbox, &with, &options, &mut task).await?;
         let Task { source, stdin, .. } = task;
-        let command = |command| tty::prepare(extras.command(command), tty);
+        let command = |command| tty::prepare(options.command(command), tty);
         let run = match source {
             Source::Cell(code) => sandbox.run_code(code),
             Source::Script { code, name, arguments } => {
                 sandbox.run_code(code).script(name, arguments)
             }
             Source::Shell(line) => {
-                let prepared = command(guest::command(sandbox, line, timeout, stdin));
-                return Ok(guest.follow_command(prepared.start().await?));
+                let prepared = command(child::command(sandbox, line, timeout, stdin));
+                return Ok(running.follow_command(prepared.start().await?));
             }
             Source::Command(argv) => {
-                let prepared = command(guest::command(sandbox, argv, timeout, stdin));
-                return Ok(guest.follow_command(prepared.start().await?));
+                let prepared = command(child::command(sandbox, argv, timeout, stdin));
+                return Ok(running.follow_command(prepared.start().await?));
             }
             Source::Notebook { .. } => {
-                let message = "a notebook is no single run";
+                let message = "a notebook is not a single run";
                 return Err(Error::new(ErrorKind::Unexpected, "run", message).into());
             }
             Source::Program(program) => {
-                let place = program::place(sandbox, &program, timeout, &extras).await?;
-                guest.placed(place.to_remove());
-                let prepared = command(place.command(sandbox, program.arguments, timeout, stdin));
-                return Ok(guest.follow_command(prepared.start().await?));
+                let placed = program::place(sandbox, &program, timeout, &options).await?;
+                running.placed(placed.to_remove());
+                let prepared = command(placed.command(sandbox, program.arguments, timeout, stdin));
+                return Ok(running.follow_command(prepared.start().await?));
             }
         };
-        let run = extras.code(match timeout {
+        let run = options.code(match timeout {
             Some(limit) => run.timeout(limit),
             None => run.no_timeout(),
         });
         let run = match stdin {
             Some(stdin) if sandbox.capabilities().run_stdin => run.stdin_stream(stdin.stream),
             Some(_) => {
-                printer.warning("this kernel reads no standard input; what comes there is left");
+                printer.warning("the kernel reads no standard input, so it is not used");
                 run
             }
             None => run,
         };
-        guest.follow_code(extras.context);
+        running.follow_code(options.context);
         Ok(run.stream().await?)
     }
 }
 
-/// Tells whether the working directory may be one of this host.
+/// Returns true when the working directory may be a directory of this host.
 fn has_mounts(sandbox: &Sandbox) -> bool {
     sandbox.info().is_some_and(|info| info.mounts.iter().any(|mount| mount.writable))
 }
@@ -377,35 +374,35 @@ async fn end_unless_it_stays(sandbox: &Sandbox, stays: bool, printer: &Printer) 
     }
 }
 
-/// Ends it, and waits for its end where it would leave something on the host: a write under way, a control group.
+/// Ends a sandbox. Waits for its end if something could remain on the host: unfinished writes, or a control group.
 pub(crate) async fn end(sandbox: &Sandbox, printer: &Printer) {
-    let may_leave_something = sandbox.info().is_some_and(|info| {
+    let must_wait = sandbox.info().is_some_and(|info| {
         let layers = info.isolation.unwrap_or_default().layers;
         let has_group = layers.iter().any(|layer| layer.starts_with("cgroup-"));
         has_group || info.mounts.iter().any(|mount| mount.writable)
     });
-    let ended = match may_leave_something {
+    let ended = match must_wait {
         true => sandbox.terminate().await,
         false => sandbox.kill().await,
     };
     if let Err(error) = ended {
-        printer.warning(&format!("the sandbox may still be there: {error}"));
+        printer.warning(&format!("the sandbox may still exist: {error}"));
     }
 }
 
-/// Says what everybody should know who has code run in a sandbox without strict isolation.
+/// Warns about a sandbox without strict isolation.
 pub(crate) fn warn_of_weak_isolation(sandbox: &Sandbox, printer: &Printer) {
     let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
     match isolation.mode {
         IsolationMode::Strict => {}
         IsolationMode::Off if isolation.boundary == "jupyter-server" => {
-            printer.warning("isolation is off: the code has the rights of that Jupyter Server");
+            printer.warning("isolation is off: the code has the rights of the Jupyter Server");
         }
         IsolationMode::Off => printer.warning("isolation is off: the code has your rights"),
         IsolationMode::BestEffort => {
             let layers = isolation.layers;
             let layers = if layers.is_empty() { "none".into() } else { layers.join(", ") };
-            printer.warning(&format!("isolation is best-effort, with the layers: {layers}"));
+            printer.warning(&format!("isolation is best-effort; its layers: {layers}"));
         }
     }
 }

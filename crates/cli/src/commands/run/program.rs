@@ -1,5 +1,5 @@
-//! Programs that tools in the sandbox run. Their text goes in as standard input of a command, so nothing in it needs
-//! quoting; the sandbox itself is asked which tools it has.
+//! Programs that tools in the sandbox run. Their text is the standard input of a command, so it needs no quoting. The same
+//! command finds out which tools the sandbox has.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,14 +10,14 @@ use code_sandboxes::{CommandBuilder, CommandResult, Error, ErrorKind, FailureKin
 use tracing::debug;
 
 use super::source::{Fetch, Program, Source, Task};
-use super::{Extras, guest};
+use super::{RunOptions, child};
+use crate::error::CliError;
 use crate::input::ProgramInput;
 use crate::languages::{self, Language, Runner};
 use crate::notebook::{self, plain_language};
-use crate::problem::Problem;
 
-/// Makes a directory for the program `$1`, fills the file from standard input, and says where it is.
-/// The home directory is the sandbox's own whatever the isolation; the one for temporary files may be the host's.
+/// Makes a directory for the program `$1`, writes standard input into the file, and prints its path.
+/// The home directory always belongs to the sandbox; without isolation the directory for temporary files is the host's.
 const PLACE: &str = r#"set -e
 base=${HOME:-/}
 [ -w "$base" ] || base=${TMPDIR:-/tmp}
@@ -26,14 +26,14 @@ cat >"$directory/$1"
 printf '%s\n' "$directory/$1"
 "#;
 
-/// Says where the program `$1` is that was copied into the working directory.
+/// Prints the path of the program `$1` that was copied into the working directory.
 const WITHIN: &str = r#"set -e
 [ -f "$1" ]
 cat >/dev/null
 printf '%s\n' "$PWD/$1"
 "#;
 
-/// The same in the working directory, where that can be written to, under a name that no other file has.
+/// As [`PLACE`], but in the working directory if that is writable, under a unique name.
 const PLACE_BESIDE: &str = r#"set -e
 base=${HOME:-/}
 [ -w "$base" ] || base=${TMPDIR:-/tmp}
@@ -44,15 +44,14 @@ cat >"$file"
 printf '%s\n' "$file"
 "#;
 
-/// What follows when no runner is usable.
+/// Output of the script when no runner is usable.
 const NO_RUNNER: &str = "none";
 
-/// Longest time for the removal of one file.
+/// Time limit of removing a file.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Task {
-    /// The same in a sandbox that is there. Inline code in the language of its kernel is a cell of that kernel: so it is
-    /// when the kernel is named, and the sandbox names it too.
+    /// Adapts the task to an existing sandbox: inline code in the language of its kernel is a cell of that kernel.
     pub(crate) fn in_sandbox(mut self, sandbox: &Sandbox) -> Self {
         if let Source::Program(program) = &self.source
             && program.is_inline
@@ -64,7 +63,7 @@ impl Task {
         self
     }
 
-    /// The same where nobody named the kernel of the sandbox: Python is a program there when that speaks another language.
+    /// Adapts the task to a sandbox whose kernel has another language: Python is a program there.
     pub(crate) fn or_program(mut self, sandbox: &Sandbox) -> Self {
         let of_kernel = own_language(sandbox).is_some_and(|own| own != self.language);
         if self.language != notebook::PYTHON || !of_kernel {
@@ -81,7 +80,7 @@ impl Task {
     }
 }
 
-/// Python for an interpreter that is none of the sandbox's own.
+/// Makes a program of Python code.
 fn python(code: String, path: &str, arguments: Vec<String>) -> Program {
     let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or("main.py");
     Program {
@@ -99,49 +98,49 @@ fn python(code: String, path: &str, arguments: Vec<String>) -> Program {
     }
 }
 
-/// What the sandbox's kernel calls its language, if it has one.
+/// Returns the language of the sandbox's kernel, if it has one, as the kernel names it.
 fn own_language(sandbox: &Sandbox) -> Option<String> {
     let info = sandbox.info()?;
     Some(plain_language(info.metadata.get("language")?.as_str()?))
 }
 
-/// The language of the sandbox's kernel, if it has one that is known here.
+/// Returns the language of the sandbox's kernel, if it is a known one.
 fn kernel_language(sandbox: &Sandbox) -> Option<&'static Language> {
     languages::find(&own_language(sandbox)?).ok()
 }
 
-/// A program in the sandbox, and what runs it.
+/// A program file in the sandbox, and its runner.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct PlacedProgram {
     path: String,
     runner: &'static Runner,
     env: &'static [(&'static str, &'static str)],
     beside: bool,
 }
 
-/// Puts the program into the sandbox, finds what runs it, and fetches its dependencies.
+/// Puts a program into the sandbox, finds its runner, and downloads its dependencies.
 ///
 /// # Errors
-/// `Unsupported` when the sandbox lacks the tools; it names them and how to get them.
+/// `Unsupported` when the sandbox lacks the tools, with their names and how to install them.
 pub(crate) async fn place(
     sandbox: &Sandbox,
     program: &Program,
     timeout: Option<Duration>,
-    extras: &Extras,
-) -> Result<Place, Problem> {
-    let (place, name) = match &program.within {
+    options: &RunOptions,
+) -> Result<PlacedProgram, CliError> {
+    let (script, name) = match &program.within {
         Some(within) => (WITHIN, within),
         None if program.beside => (PLACE_BESIDE, &program.name),
         None => (PLACE, &program.name),
     };
-    let script = place_script(place, program.runners);
+    let script = place_script(script, program.runners);
     let command = shell(sandbox, &script, name, timeout).stdin(program.text.clone());
-    let command = match (program.within.is_some() || program.beside, &extras.workdir) {
+    let command = match (program.within.is_some() || program.beside, &options.workdir) {
         (true, Some(directory)) => command.cwd(directory),
         _ => command,
     };
-    let answer = succeed(command.await?, "the program could not be put into the sandbox")?;
-    let (path, runner) = answer.trim_end().rsplit_once('\n').unwrap_or_default();
+    let output = succeed(command.await?, "the program could not be put into the sandbox")?;
+    let (path, runner) = output.trim_end().rsplit_once('\n').unwrap_or_default();
     let runner = runner.parse().ok().and_then(|index: usize| program.runners.get(index));
     let Some(runner) = runner else {
         if program.is_placed_beside() {
@@ -151,7 +150,7 @@ pub(crate) async fn place(
     };
     debug!(path, runner = runner.label, "program is in place");
     let mut place =
-        Place { path: path.into(), runner, env: &[], beside: program.is_placed_beside() };
+        PlacedProgram { path: path.into(), runner, env: &[], beside: program.is_placed_beside() };
     if let Some(dependencies) = &program.dependencies {
         fetch(sandbox, &place.path, dependencies, timeout).await?;
         place.env = dependencies.how.env;
@@ -159,13 +158,13 @@ pub(crate) async fn place(
     Ok(place)
 }
 
-impl Place {
-    /// The program in the working directory, which is removed when it has run.
+impl PlacedProgram {
+    /// Returns the path of a program in the working directory, which is removed after the run.
     pub(crate) fn to_remove(&self) -> Option<String> {
         self.beside.then(|| self.path.clone())
     }
 
-    /// The command that runs the program.
+    /// Makes the command that runs the program.
     pub(crate) fn command<'a>(
         &self,
         sandbox: &'a Sandbox,
@@ -175,20 +174,20 @@ impl Place {
     ) -> CommandBuilder<'a> {
         let mut argv = shell_argv(self.runner.script, &self.path);
         argv.extend(arguments);
-        let command = guest::command(sandbox, argv, timeout, stdin);
+        let command = child::command(sandbox, argv, timeout, stdin);
         self.env.iter().fold(command, |command, (name, value)| command.env(*name, *value))
     }
 }
 
-/// Removes a program from the working directory of a sandbox that stays, or that is a directory of this host.
+/// Removes a program from the working directory.
 pub(crate) async fn remove(sandbox: &Sandbox, path: &str) {
     let removed = shell(sandbox, r#"rm -f -- "$1""#, path, Some(REMOVE_TIMEOUT)).await;
     if let Err(error) = removed {
-        debug!(path, %error, "the program stays where it was put");
+        debug!(path, %error, "could not remove the program");
     }
 }
 
-/// A script such as [`PLACE`] that prints, last, the index of the first runner the sandbox has.
+/// Makes a script such as [`PLACE`] that also prints the index of the first runner that the sandbox has.
 fn place_script(place: &str, runners: &[Runner]) -> String {
     let mut script = place.to_owned();
     for (index, runner) in runners.iter().enumerate() {
@@ -212,23 +211,25 @@ async fn fetch(
     program: &str,
     fetch: &Fetch,
     timeout: Option<Duration>,
-) -> Result<(), Problem> {
+) -> Result<(), CliError> {
     let directory = program.rsplit_once('/').map_or("", |(directory, _)| directory);
     for (name, content) in &fetch.files {
         put(sandbox, &format!("{directory}/{name}"), content.clone(), timeout).await?;
     }
-    let what = format!("the {} could not be downloaded", fetch.how.label);
+    let problem = format!("the {} could not be downloaded", fetch.how.label);
     let result = shell(sandbox, fetch.how.script, program, timeout).await?;
-    succeed(result, &what).map(drop).map_err(|error| {
+    succeed(result, &problem).map(drop).map_err(|error| {
         match network_flag(sandbox, fetch.how.hosts).filter(|_| fetch.network_is_closed) {
-            Some(flag) => error.with_hint(format!("no network was asked for; `{flag}` opens it")),
+            Some(flag) => {
+                error.with_hint(format!("the sandbox has no network; open it with `{flag}`"))
+            }
             None => error,
         }
         .into()
     })
 }
 
-/// The flag that opens the network to those hosts and to as little else as this variant can.
+/// Returns the flag that opens the network to these hosts, and to as few others as the variant allows.
 fn network_flag(sandbox: &Sandbox, hosts: &[&str]) -> Option<String> {
     let can = sandbox.capabilities();
     if can.network_allowlist {
@@ -244,32 +245,32 @@ async fn put(
     path: &str,
     content: Bytes,
     timeout: Option<Duration>,
-) -> Result<(), Problem> {
+) -> Result<(), CliError> {
     let command = shell(sandbox, r#"cat >"$1""#, path, timeout).stdin(content);
     succeed(command.await?, "a file could not be put into the sandbox")?;
     Ok(())
 }
 
-/// A shell script with one argument.
+/// Makes a command of a shell script with one argument.
 fn shell<'a>(
     sandbox: &'a Sandbox,
     script: &str,
     argument: &str,
     timeout: Option<Duration>,
 ) -> CommandBuilder<'a> {
-    guest::command(sandbox, shell_argv(script, argument), timeout, None)
+    child::command(sandbox, shell_argv(script, argument), timeout, None)
 }
 
 fn shell_argv(script: &str, argument: &str) -> Vec<String> {
     ["/bin/sh", "-c", script, "sandboxes", argument].map(str::to_owned).into()
 }
 
-/// What a command of ours printed, when it did what it should.
-fn succeed(result: CommandResult, what: &str) -> Result<String, Error> {
+/// Returns the output of a helper command, or the error `problem` with the reason.
+fn succeed(result: CommandResult, problem: &str) -> Result<String, Error> {
     if result.success() {
         return Ok(result.stdout);
     }
-    let (kind, why) = match &result.failure {
+    let (kind, reason) = match &result.failure {
         Some(failure) if failure.kind == FailureKind::Timeout => {
             (ErrorKind::Timeout, failure.message.clone())
         }
@@ -280,10 +281,10 @@ fn succeed(result: CommandResult, what: &str) -> Result<String, Error> {
             (ErrorKind::Unavailable, last.map_or_else(status, str::to_owned))
         }
     };
-    Err(Error::new(kind, "prepare", format!("{what}: {why}")))
+    Err(Error::new(kind, "prepare", format!("{problem}: {reason}")))
 }
 
-fn missing(program: &Program) -> Problem {
+fn missing(program: &Program) -> CliError {
     let mut labels: Vec<_> = program.runners.iter().map(|runner| runner.label).collect();
     labels.dedup();
     let message = match labels.as_slice() {
@@ -291,13 +292,13 @@ fn missing(program: &Program) -> Problem {
             format!("{} programs need {one}, which the sandbox does not have", program.language)
         }
         many => format!(
-            "{} programs need one of these, and the sandbox has none: {}",
+            "{} programs need one of these, but the sandbox has none: {}",
             program.language,
             many.join(", ")
         ),
     };
     let hint = format!(
-        "{}; a local sandbox has the tools on the PATH of this host, others those of their image",
+        "{}; local sandboxes have the tools on the PATH of this host, others those of their image",
         program.install
     );
     Error::unsupported("prepare", message).with_hint(hint).into()
@@ -309,7 +310,7 @@ mod tests {
     use crate::languages::{Engine, find};
 
     #[test]
-    fn the_sandbox_is_asked_for_tools_in_order() {
+    fn tools_are_looked_up_in_order() {
         let Engine::Tools { runners, .. } = &find("typescript").unwrap().engine else {
             panic!("typescript has tools");
         };
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_tools_are_named() {
         let missing_for = |language| {
             let Engine::Tools { runners, install, .. } = &find(language).unwrap().engine else {
                 panic!("{language} has tools");
@@ -349,8 +350,8 @@ mod tests {
                 beside: false,
             })
         };
-        insta::assert_snapshot!(missing_for("typescript").message(), @"typescript programs need one of these, and the sandbox has none: node 22.6 or newer, tsx, ts-node, tsc with node");
+        insta::assert_snapshot!(missing_for("typescript").message(), @"typescript programs need one of these, but the sandbox has none: node 22.6 or newer, tsx, ts-node, tsc with node");
         insta::assert_snapshot!(missing_for("rust").message(), @"rust programs need rustc with a linker (cc), which the sandbox does not have");
-        insta::assert_snapshot!(missing_for("go").hint().unwrap(), @"install Go (package golang-go); a local sandbox has the tools on the PATH of this host, others those of their image");
+        insta::assert_snapshot!(missing_for("go").hint().unwrap(), @"install Go (package golang-go); local sandboxes have the tools on the PATH of this host, others those of their image");
     }
 }

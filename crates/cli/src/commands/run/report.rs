@@ -1,4 +1,4 @@
-//! What comes of a run, for people or for programs.
+//! Reports of runs: events and results, as text or as JSON.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,104 +12,108 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::advice::{Failed, Subject};
-use super::export::Kept;
-use super::guest::Guest;
-use crate::commands::disk::disk_of;
+use super::child::RunningProgram;
+use super::export::ExportedFiles;
+use crate::commands::target::disk_limit;
+use crate::error::CliError;
 use crate::exit;
 use crate::languages::KERNEL;
 use crate::notebook::{Notebook, Recording, plain_language};
 use crate::printer::{Format, Printer};
-use crate::problem::Problem;
 
-/// Bytes of what was printed that are kept for advice.
-const MAX_SAID: usize = 8 << 10;
+/// Number of bytes of the output that are kept for advice.
+const MAX_OUTPUT_TAIL: usize = 8 << 10;
 
-/// Shows the events of one run, and its result.
+/// Prints the events of one run, and collects its result.
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     printer: &'a Printer,
     collector: ResultCollector,
-    /// What is kept of it for a file.
+    /// The recording for files of results.
     recording: Option<Recording>,
-    /// Which cell of a notebook runs.
+    /// Number of the cell of a notebook.
     cell: Option<usize>,
-    /// Characters whose bytes come in two pieces, for standard output and standard error.
+    /// Decoders of standard output and standard error, for characters that are split between chunks.
     decoders: [Utf8Decoder; 2],
     finished: bool,
-    /// The end of what it printed, for advice.
-    said: Vec<u8>,
-    /// Its exit status, and its exception.
+    /// The end of the output, for advice.
+    output_tail: Vec<u8>,
+    /// The exit status, and the exception.
     ended: (Option<i32>, Option<String>),
-    /// It runs on this terminal.
+    /// Whether the program runs on this terminal.
     in_terminal: bool,
-    /// The hint of its end was shown already.
+    /// Whether the hint has been printed.
     hinted: bool,
-    /// Tells that Ctrl-C was pressed.
+    /// Set by Ctrl-C.
     interruption: Rc<Cell<bool>>,
-    /// When it began, unix seconds, where the run does not say so itself.
-    begun: f64,
+    /// When the report was made, unix seconds, for a run without a start.
+    started: f64,
 }
 
 impl<'a> Report<'a> {
-    /// An empty report.
-    pub(crate) fn new(printer: &'a Printer, recording: Option<Recording>, guest: &Guest) -> Self {
+    /// Makes an empty report.
+    pub(crate) fn new(
+        printer: &'a Printer,
+        recording: Option<Recording>,
+        running: &RunningProgram,
+    ) -> Self {
         Self {
-            interruption: guest.interruption(),
-            begun: unix_now(),
+            interruption: running.interruption(),
+            started: unix_now(),
             printer,
             collector: ResultCollector::new(),
             recording,
             cell: None,
             decoders: Default::default(),
             finished: false,
-            said: Vec::new(),
+            output_tail: Vec::new(),
             ended: (None, None),
             in_terminal: false,
             hinted: false,
         }
     }
 
-    /// Says which cell of a notebook it is about, for files and for programs.
+    /// Makes it the report of a cell of a notebook.
     pub(super) fn of_cell(mut self, index: usize, number: usize) -> Self {
         self.cell = Some(number);
-        self.begin(index, number);
+        self.start_cell(index, number);
         self
     }
 
-    /// Says whether it runs on this terminal.
+    /// Sets whether the program runs on this terminal.
     pub(super) fn on_terminal(mut self, tty: bool) -> Self {
         self.in_terminal = tty;
         self
     }
 
-    /// Says where the outputs belong that are recorded.
-    pub(super) fn begin(&mut self, index: usize, number: usize) {
+    /// Starts to record the outputs of a cell.
+    pub(super) fn start_cell(&mut self, index: usize, number: usize) {
         if let Some(recording) = &mut self.recording {
-            recording.begin(index, number);
+            recording.start_cell(index, number);
         }
     }
 
-    /// Shows every event. A reader that does not keep up holds the program back.
-    pub(crate) async fn follow(&mut self, mut events: EventStream) -> Result<(), Problem> {
+    /// Prints every event. A slow reader of the output holds the program back.
+    pub(crate) async fn follow(&mut self, mut events: EventStream) -> Result<(), CliError> {
         while let Some(mut event) = events.next().await {
             if let EventKind::Finished(outcome) = &mut event.kind {
                 self.finished = true;
-                // A command does not know why it got a signal, and stream and result say the same.
+                // A command does not know why it got a signal.
                 outcome.interrupted |= self.interruption.get();
             }
-            in_words_of_flags(&mut event.kind);
+            use_flags_in_hints(&mut event.kind);
             self.note(&event.kind);
             if let Some(recording) = &mut self.recording {
                 recording.push(&event.kind);
             }
             match self.printer.format() {
-                // A terminal that is the program's has no line for it: the end tells it.
+                // The program uses the terminal: the hint is printed at the end.
                 Format::Text
                     if self.in_terminal && matches!(event.kind, EventKind::Hint { .. }) => {}
                 Format::Text => {
                     self.hinted |= matches!(event.kind, EventKind::Hint { .. });
                     self.show(&event.kind).await?;
-                    // What was printed is not needed again.
+                    // Printed output need not be collected.
                     if matches!(event.kind, EventKind::Output { .. }) {
                         continue;
                     }
@@ -122,12 +126,13 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// Keeps what advice may need.
+    /// Records what advice needs.
     fn note(&mut self, event: &EventKind) {
         match event {
             EventKind::Output { data, .. } => {
-                self.said.extend_from_slice(&data[data.len().saturating_sub(MAX_SAID)..]);
-                self.said.drain(..self.said.len().saturating_sub(MAX_SAID));
+                self.output_tail
+                    .extend_from_slice(&data[data.len().saturating_sub(MAX_OUTPUT_TAIL)..]);
+                self.output_tail.drain(..self.output_tail.len().saturating_sub(MAX_OUTPUT_TAIL));
             }
             EventKind::Error(error) => self.ended.1 = Some(error.to_string()),
             EventKind::Finished(outcome) => self.ended.0 = outcome.exit_code,
@@ -135,11 +140,11 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Says what to do about its failure, when it has failed and did not say that itself.
+    /// Returns advice about a failed run.
     pub(super) async fn advise(
         &self,
         subject: &Subject,
-        problem: Option<&Problem>,
+        problem: Option<&CliError>,
         sandbox: &Sandbox,
     ) -> Option<String> {
         let (exit_code, exception) = (self.ended.0, self.ended.1.as_deref());
@@ -148,12 +153,12 @@ impl<'a> Report<'a> {
         if !has_failed || self.interruption.get() {
             return None;
         }
-        let said = String::from_utf8_lossy(&self.said);
-        let said = format!("{said}\n{}", exception.unwrap_or_default());
-        subject.advise(&Failed { exit_code, said: &said, problem }, sandbox).await
+        let output_tail = String::from_utf8_lossy(&self.output_tail);
+        let output_tail = format!("{output_tail}\n{}", exception.unwrap_or_default());
+        subject.advise(&Failed { exit_code, output: &output_tail, problem }, sandbox).await
     }
 
-    async fn show(&self, event: &EventKind) -> Result<(), Problem> {
+    async fn show(&self, event: &EventKind) -> Result<(), CliError> {
         match event {
             EventKind::Output { stream: OutputStream::Stdout, data } => {
                 self.printer.stdout(data).await
@@ -168,21 +173,21 @@ impl<'a> Report<'a> {
                 Ok(())
             }
             EventKind::Started { restarted: true, .. } => {
-                self.printer.note("the interpreter is a fresh one: the variables are gone");
+                self.printer.note("the interpreter was restarted: its variables are lost");
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    /// Says if what was recorded needs states, and the interpreter that has them has ended its run.
+    /// Returns true when widgets were recorded, and the run has finished.
     pub(super) fn shows_widgets(&self) -> bool {
         self.finished && self.recording.as_ref().is_some_and(Recording::shows_widgets)
     }
 
-    async fn show_item(&self, item: &ResultItem) -> Result<(), Problem> {
+    async fn show_item(&self, item: &ResultItem) -> Result<(), CliError> {
         if item.data.is_empty() {
-            return Ok(()); // a place for what comes later
+            return Ok(()); // a placeholder of a later display
         }
         if let Some(text) = item.text() {
             return self.printer.stdout(format!("{text}\n").as_bytes()).await;
@@ -192,7 +197,7 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    async fn print_line(&mut self, event: &Event) -> Result<(), Problem> {
+    async fn print_line(&mut self, event: &Event) -> Result<(), CliError> {
         let mut object = json!(event);
         match &event.kind {
             EventKind::Output { stream, data } => {
@@ -208,8 +213,8 @@ impl<'a> Report<'a> {
         self.printer.json(&object).await
     }
 
-    /// Output that ends in the middle of a character is output, too.
-    async fn print_unfinished_characters(&mut self, event: &Event) -> Result<(), Problem> {
+    /// Prints incomplete characters at the end of the output.
+    async fn print_unfinished_characters(&mut self, event: &Event) -> Result<(), CliError> {
         for (decoder, stream) in self.decoders.iter_mut().zip(["stdout", "stderr"]) {
             let text = decoder.flush();
             if !text.is_empty() {
@@ -226,20 +231,20 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// What came of it, and what was recorded.
-    pub(super) fn end(mut self, guest: &Guest) -> (ExecutionResult, Option<Recording>) {
+    /// Returns the result, and the recording.
+    pub(super) fn end(mut self, running: &RunningProgram) -> (ExecutionResult, Option<Recording>) {
         let mut result = self.collector.finish();
-        let interrupted = guest.is_interrupted();
+        let interrupted = running.is_interrupted();
         result.interrupted |= interrupted;
         if !self.finished {
             let failure = no_end(interrupted);
             if let Some(recording) = &mut self.recording {
                 recording.fail(&failure);
             }
-            if !interrupted || guest.command().is_none() {
+            if !interrupted || running.command().is_none() {
                 result.state = InterpreterState::Lost;
             }
-            result.started_at.get_or_insert(self.begun);
+            result.started_at.get_or_insert(self.started);
             result.completed_at = Some(unix_now());
             result.execution_error = Some(failure.message.clone());
             result.failure = Some(failure);
@@ -251,16 +256,16 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Shows how a run ended. Returns the exit status.
+/// Prints the result of a run. Returns the exit status.
 ///
 /// # Errors
-/// Code that did not run at all is an error, as a command is that does not start.
+/// Code that did not start is an error, like a command that did not start.
 pub(super) async fn show(
     printer: &Printer,
-    facts: &Facts,
+    metadata: &RunMetadata,
     result: &ExecutionResult,
-    kept: &Kept,
-) -> Result<u8, Problem> {
+    exported: &ExportedFiles,
+) -> Result<u8, CliError> {
     if let Some(failure) = &result.failure
         && failure.kind == FailureKind::NotRun
     {
@@ -269,14 +274,14 @@ pub(super) async fn show(
     match printer.format() {
         Format::Text => say_failure(printer, result),
         Format::Json | Format::JsonLines => {
-            facts.print(printer, object(result), kept).await?;
+            metadata.print(printer, object(result), exported).await?;
         }
     }
-    Ok(kept.status(exit::of_result(result)))
+    Ok(exported.status(exit::for_result(result)))
 }
 
-/// Leaves out of hints what is for programs.
-fn in_words_of_flags(kind: &mut EventKind) {
+/// Replaces builder methods in hints by flags.
+fn use_flags_in_hints(kind: &mut EventKind) {
     match kind {
         EventKind::Hint { text } => *text = without_rust(text),
         EventKind::Error(error) => error.value = without_rust(&error.value),
@@ -287,13 +292,9 @@ fn in_words_of_flags(kind: &mut EventKind) {
     }
 }
 
-/// The error for code that could not begin.
-fn not_run(failure: &Failure, hint: Option<&str>) -> Problem {
-    let kind = match failure.message.to_ascii_lowercase().contains("permission denied") {
-        true => ErrorKind::PermissionDenied,
-        false => ErrorKind::NotFound,
-    };
-    let error = Error::new(kind, "run_code", failure.message.as_str());
+/// Makes the error of code that did not start.
+fn not_run(failure: &Failure, hint: Option<&str>) -> CliError {
+    let error = Error::new(ErrorKind::NotFound, "run_code", failure.message.as_str());
     match hint {
         Some(hint) => error.with_hint(hint),
         None => error,
@@ -301,81 +302,81 @@ fn not_run(failure: &Failure, hint: Option<&str>) -> Problem {
     .into()
 }
 
-/// What every result says besides what came of the run.
+/// Metadata of results: the sandbox, and the language.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct RunMetadata {
     sandbox_id: Option<String>,
     variant: &'static str,
     pub(super) language: String,
-    /// Of a Jupyter kernel: its specification's name, and its language.
+    /// Name of the kernel specification, and language of the kernel, of a sandbox with a Jupyter kernel.
     kernel: Option<String>,
     kernel_language: Option<String>,
-    /// Bytes that the sandbox may have on its disk.
+    /// Limit of the sandbox's disk, in bytes.
     pub(super) disk: Option<u64>,
 }
 
-impl Facts {
-    /// Those of a sandbox that is still there.
-    pub(super) fn of(sandbox: &Sandbox, language: &str) -> Self {
+impl RunMetadata {
+    /// Reads the metadata of a running sandbox.
+    pub(super) fn for_sandbox(sandbox: &Sandbox, language: &str) -> Self {
         let (sandbox_id, variant) = (sandbox.id(), sandbox.variant().as_str());
         let info = sandbox.info();
-        let said = |key| Some(info.as_ref()?.metadata.get(key)?.as_str()?.to_owned());
-        let (kernel, kernel_language) = (said("kernel"), said("language"));
-        let disk = info.as_ref().and_then(disk_of);
+        let text = |key| Some(info.as_ref()?.metadata.get(key)?.as_str()?.to_owned());
+        let (kernel, kernel_language) = (text("kernel"), text("language"));
+        let disk = info.as_ref().and_then(disk_limit);
         Self { sandbox_id, variant, language: language.to_owned(), kernel, kernel_language, disk }
     }
 
-    /// Says in a notebook what ran its cells, where it does not say so itself.
+    /// Adds language and kernel to the metadata of a notebook that has none.
     pub(super) fn note_in(&self, notebook: &mut Notebook) {
         let own = self.kernel_language.as_deref().map(plain_language);
         match own.filter(|own| self.language == KERNEL || self.language == *own) {
-            Some(own) => notebook.note_language(&own, self.kernel.as_deref()),
-            None => notebook.note_language(&self.language, None),
+            Some(own) => notebook.set_language(&own, self.kernel.as_deref()),
+            None => notebook.set_language(&self.language, None),
         }
     }
 
-    /// Prints a result with them.
+    /// Prints a result with the metadata.
     pub(super) async fn print(
         &self,
         printer: &Printer,
         mut object: Value,
-        kept: &Kept,
-    ) -> Result<(), Problem> {
+        exported: &ExportedFiles,
+    ) -> Result<(), CliError> {
         name_sandbox(&mut object, self.sandbox_id.as_deref());
         object["variant"] = self.variant.into();
         object["language"] = self.language.as_str().into();
         if printer.format() == Format::JsonLines {
             object["type"] = "result".into();
         }
-        kept.describe(&mut object);
+        exported.describe(&mut object);
         printer.json(&object).await
     }
 }
 
-/// Says in an object which sandbox it is about, under both names that programs look for.
+/// Adds the id of the sandbox to an object, under both names that programs look for.
 pub(crate) fn name_sandbox(object: &mut Value, id: Option<&str>) {
     object["id"] = json!(id);
     object["sandbox_id"] = json!(id);
 }
 
-/// The failure of a run whose last event never came.
+/// Makes the failure of a run without a last event.
 fn no_end(interrupted: bool) -> Failure {
     let (kind, message) = if interrupted {
         (FailureKind::Cancelled, "the run was killed")
     } else {
-        (FailureKind::ConnectionLost, "the sandbox did not say how the run ended")
+        (FailureKind::ConnectionLost, "the sandbox did not report how the run ended")
     };
     Failure { kind, message: message.into(), signal: None }
 }
 
-/// Says why a run did not end by itself, and what to do about it.
+/// Prints why a run failed, and the hint.
 pub(crate) fn say_failure(printer: &Printer, result: &ExecutionResult) {
     if result.interrupted {
         return;
     }
     let hint = result.hint.as_deref();
     match &result.failure {
-        // The program chose to end like this: its status says all.
+        // The program ended its interpreter: its status shows that.
         Some(failure)
             if failure.kind == FailureKind::KernelDied
                 && failure.signal.is_none()
@@ -385,7 +386,7 @@ pub(crate) fn say_failure(printer: &Printer, result: &ExecutionResult) {
     }
 }
 
-/// A result with what its methods compute.
+/// Returns the JSON object of a result, with computed fields.
 pub(super) fn object(result: &ExecutionResult) -> Value {
     let mut object = json!(result);
     object["success"] = result.success().into();
@@ -396,7 +397,7 @@ pub(super) fn object(result: &ExecutionResult) -> Value {
     object
 }
 
-/// A traceback as the lines to print.
+/// Formats the traceback of an exception.
 pub(crate) fn traceback(error: &CodeError) -> String {
     let text = if error.traceback.is_empty() {
         without_rust(&error.to_string())

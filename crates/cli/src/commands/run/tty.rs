@@ -1,4 +1,4 @@
-//! A command on this terminal: keys go to it as they are typed, its size follows the window.
+//! A command on this terminal: forwards keys and changes of the window size.
 
 use std::future;
 use std::io;
@@ -9,62 +9,62 @@ use code_sandboxes::{CommandBuilder, CommandControl};
 use tokio::sync::mpsc;
 use tracing::debug;
 
+use crate::error::CliError;
 use crate::input;
 use crate::printer::Printer;
-use crate::problem::Problem;
-use crate::terminal::{self, Endings, RawMode, Resizes, Stops};
+use crate::terminal::{self, RawMode, StopSignals, TerminationSignals, WindowResizes};
 
-/// The key that ends a command that takes every other one: Ctrl-].
-const WAY_OUT: u8 = 0x1d;
-const TIMES: usize = 3;
-const WITHIN: Duration = Duration::from_secs(1);
-/// How often somebody may type while the command reads nothing.
-const MOST_TYPED: usize = 1000;
+/// Key of the escape sequence, which ends the command: Ctrl-].
+const ESCAPE_KEY: u8 = 0x1d;
+const ESCAPE_PRESSES: usize = 3;
+const ESCAPE_WINDOW: Duration = Duration::from_secs(1);
+/// Maximum number of chunks of keys that wait for the command.
+const MAX_PENDING_KEYS: usize = 1000;
 
-/// How a conversation came to its end.
+/// How the terminal session of a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TtyEnd {
     /// The command ended.
-    End,
-    /// Somebody took the way out.
-    Out,
+    Command,
+    /// The user typed the escape sequence.
+    Escape,
 }
 
-/// Refuses a terminal where there is none.
-pub(crate) fn check(wanted: bool) -> Result<(), Problem> {
+/// Refuses --tty without a terminal.
+pub(crate) fn check(wanted: bool) -> Result<(), CliError> {
     if !wanted || terminal::is_there() {
         return Ok(());
     }
-    Err(Problem::usage(
+    Err(CliError::usage(
         "--tty needs a terminal for standard input and output",
         "leave it out: the command gets standard input as it is",
     ))
 }
 
-/// Puts the command on a terminal, when that is wanted.
+/// Gives the command a terminal if `tty` is set.
 pub(super) fn prepare(command: CommandBuilder<'_>, tty: bool) -> CommandBuilder<'_> {
     if tty { command.pty(terminal::size()) } else { command }
 }
 
-/// Connects the command with this terminal while `shown` goes on. The terminal is as before when this returns.
+/// Connects the command with this terminal until `shown` completes. Restores the modes of the terminal.
 ///
 /// # Errors
-/// Those of `shown`, and [`Problem::Signal`] when this process is asked to end.
-pub(super) async fn converse(
+/// Those of `shown`, and [`CliError::Signal`] when this process is asked to end.
+pub(super) async fn attach(
     control: &dyn CommandControl,
-    shown: impl Future<Output = Result<(), Problem>>,
+    shown: impl Future<Output = Result<(), CliError>>,
     printer: &Printer,
-) -> Result<Way, Problem> {
-    let mut endings = Endings::listen()?;
-    let (mut resizes, mut stops) = (Resizes::listen()?, Stops::listen()?);
+) -> Result<TtyEnd, CliError> {
+    let mut termination = TerminationSignals::listen()?;
+    let (mut resizes, mut stops) = (WindowResizes::listen()?, StopSignals::listen()?);
     let _raw = RawMode::enter()?;
-    // These two go on for ever.
+    // These two futures never complete.
     let resize = async {
-        // It may have changed between the start and now.
+        // The size may have changed since the command was started.
         let mut size = terminal::size();
         loop {
             let resized = control.resize(size).await;
-            debug!(?size, ?resized, "the window has a size");
+            debug!(?size, ?resized, "forwarded the size of the window");
             size = resizes.next().await;
         }
     };
@@ -75,68 +75,68 @@ pub(super) async fn converse(
     };
     let ended = tokio::select! {
         biased;
-        ended = shown => return ended.map(|()| Way::End),
-        problem = endings.next() => Err(problem),
-        () = type_into(control) => Ok(Way::Out),
-        () = resize => Ok(Way::Out),
-        () = stop => Ok(Way::Out),
+        ended = shown => return ended.map(|()| TtyEnd::Command),
+        problem = termination.next() => Err(problem),
+        () = forward_keys(control) => Ok(TtyEnd::Escape),
+        () = resize => Ok(TtyEnd::Escape),
+        () = stop => Ok(TtyEnd::Escape),
     };
-    // The cursor is wherever the command left it. That nobody sees it any more is no reason to stop.
+    // The cursor may be within a line. A failure to print is ignored, as the session has ended.
     drop(printer.stdout(b"\r\n").await);
     ended
 }
 
-/// Passes keys on, and returns when the way out is taken. It is open even when the command takes no keys.
-async fn type_into(control: &dyn CommandControl) {
-    let (sender, mut typed) = mpsc::channel(MOST_TYPED);
-    let pass_on = async {
+/// Forwards keys until the escape sequence, which also works while the command reads no keys.
+async fn forward_keys(control: &dyn CommandControl) {
+    let (sender, mut typed) = mpsc::channel(MAX_PENDING_KEYS);
+    let forward = async {
         while let Some(keys) = typed.recv().await {
             if let Err(error) = control.write_stdin(keys).await {
-                debug!(%error, "nobody reads the keys");
+                debug!(%error, "the command does not read the keys");
             }
         }
     };
     tokio::select! {
         () = listen(sender) => {}
-        () = pass_on => {}
+        () = forward => {}
     }
 }
 
 async fn listen(sender: mpsc::Sender<Bytes>) {
-    let mut way_out = WayOut::default();
+    let mut escape = EscapeSequence::default();
     loop {
         match input::read_chunk().await {
             Ok(keys) if !keys.is_empty() => {
-                if way_out.is_taken(&keys, Instant::now()) {
+                if escape.is_completed_by(&keys, Instant::now()) {
                     return;
                 }
                 let sent = sender.send(keys).await;
-                debug_assert!(sent.is_ok(), "whoever passes them on goes on for ever");
+                debug_assert!(sent.is_ok(), "the receiver lives as long as this future");
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             end => {
-                debug!(?end, "no more keys");
-                // The terminal went away. A signal says so; without one, what runs may go on to its end.
+                debug!(?end, "the terminal has no more keys");
+                // The terminal was closed. Without a signal the command may continue to its end.
                 return future::pending().await;
             }
         }
     }
 }
 
-/// How often Ctrl-] was pressed, with nothing in between.
+/// Times of the last presses of Ctrl-], without other keys between them.
 #[derive(Debug, Default)]
-struct WayOut(Vec<Instant>);
+struct EscapeSequence(Vec<Instant>);
 
-impl WayOut {
-    fn is_taken(&mut self, keys: &[u8], now: Instant) -> bool {
+impl EscapeSequence {
+    fn is_completed_by(&mut self, keys: &[u8], now: Instant) -> bool {
         for key in keys {
-            if *key == WAY_OUT {
-                self.0.retain(|at| now.duration_since(*at) < WITHIN);
+            if *key == ESCAPE_KEY {
+                self.0.retain(|at| now.duration_since(*at) < ESCAPE_WINDOW);
                 self.0.push(now);
             } else {
                 self.0.clear();
             }
-            if self.0.len() >= TIMES {
+            if self.0.len() >= ESCAPE_PRESSES {
                 return true;
             }
         }
@@ -149,14 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_out_is_three_times_the_key_and_soon() {
+    fn the_escape_sequence_is_three_presses_within_a_second() {
         let now = Instant::now();
-        let later = now + WITHIN;
-        assert!(WayOut::default().is_taken(b"\x1d\x1d\x1d", now));
-        assert!(!WayOut::default().is_taken(b"\x1d\x1dx\x1d", now));
-        let mut slow = WayOut::default();
-        assert!(!slow.is_taken(b"\x1d\x1d", now));
-        assert!(!slow.is_taken(b"\x1d", later));
-        assert!(slow.is_taken(b"\x1d\x1d", later));
+        let later = now + ESCAPE_WINDOW;
+        assert!(EscapeSequence::default().is_completed_by(b"\x1d\x1d\x1d", now));
+        assert!(!EscapeSequence::default().is_completed_by(b"\x1d\x1dx\x1d", now));
+        let mut slow = EscapeSequence::default();
+        assert!(!slow.is_completed_by(b"\x1d\x1d", now));
+        assert!(!slow.is_completed_by(b"\x1d", later));
+        assert!(slow.is_completed_by(b"\x1d\x1d", later));
     }
 }

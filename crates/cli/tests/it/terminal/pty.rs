@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::support::{binary, sandboxes, wait};
 
 /// Only to catch what hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const PROMPT: &str = ">>> ";
 /// What the editor prints when a text is done.
 pub(super) const DONE: &str = "\u{1b}[?2004l";
@@ -154,7 +154,7 @@ impl Terminal {
     /// Waits until that is shown. Returns what came before.
     #[track_caller]
     pub(super) fn expect(&mut self, text: &str) -> String {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             if let Some(at) = self.rest.find(text) {
                 let after = self.rest.split_off(at + text.len());
