@@ -10,7 +10,7 @@ use code_sandboxes::detached::{RUNTIME_DIRECTORY_VARIABLE, SUPERVISOR_VARIABLE};
 use code_sandboxes::{Registry, Variant};
 use sandbox_conformance::Target;
 
-/// The groups in which a supervisor between caller and sandbox can make a difference.
+/// Groups in which a supervisor between caller and sandbox can make a difference.
 const GROUPS: [&str; 19] = [
     "background",
     "cancellation",
@@ -33,8 +33,8 @@ const GROUPS: [&str; 19] = [
     "transfer",
 ];
 
-/// Nothing of the suite takes longer.
-const STAY: Duration = Duration::from_secs(600);
+/// Longer than any case of the suite.
+const DETACHED_TTL: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
     if env::var_os(RUNTIME_DIRECTORY_VARIABLE).is_none() {
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let python = env::var("SANDBOX_TEST_PYTHON").ok();
     let target = target.part(GROUPS, "left to `cargo xtask test --full`");
     sandbox_conformance::main(target.configure(move |builder| {
-        let builder = builder.detached(STAY);
+        let builder = builder.detached(DETACHED_TTL);
         match &python {
             Some(python) => builder.provider_option("python", python.as_str()),
             None => builder,
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }))
 }
 
-/// Runs this program once more, so that the supervisor is its own.
+/// Runs this program once more with a directory, and so a supervisor, of its own.
 fn with_a_directory() -> ExitCode {
     let directory = tempfile::tempdir().expect("a directory");
     let private = fs::Permissions::from_mode(0o700);

@@ -19,18 +19,18 @@ use serde_json::Value;
 use support::{Outcome, run, sandboxes};
 use tempfile::TempDir;
 
-/// Long enough for an engine on a busy machine.
+/// Maximum wait for an engine on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The image of all of them.
+/// The image of all containers.
 const IMAGE: &str = "code-sandboxes:latest";
 
-/// What the client of the engine prints.
+/// Runs the client of the engine, and returns its output.
 fn docker(arguments: &[&str]) -> String {
     assert!(std::env::var_os("SANDBOX_TEST_DOCKER").is_some(), "there is no engine to test with");
     let output = Command::new("docker").args(arguments).output().expect("docker runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "docker {arguments:?}: {said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "docker {arguments:?}: {message}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
@@ -43,7 +43,7 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Another name of the image, by which the containers of one test are known.
+/// Another name of the image, which identifies the containers of one test.
 struct Named(String);
 
 impl Named {
@@ -53,7 +53,7 @@ impl Named {
         Self(name)
     }
 
-    /// How many containers of it there are, running or not.
+    /// Counts the containers of the image, running or not.
     fn count(&self) -> usize {
         let filter = format!("label=code-sandboxes.image={}", self.0);
         docker(&["ps", "--all", "--quiet", "--filter", &filter]).lines().count()
@@ -66,7 +66,7 @@ impl Drop for Named {
     }
 }
 
-/// A supervisor of its own, which goes when it has nothing to do.
+/// A directory with a supervisor of its own, which ends when it is idle.
 struct World(TempDir);
 
 impl World {
@@ -130,7 +130,6 @@ fn a_run_is_one_container_which_ends_with_it() {
     assert!(missing.stderr.contains("sandboxes image pull"), "{}", missing.transcript());
 }
 
-/// By its supervisor, whoever has made it.
 #[test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 fn a_container_that_stays_is_found_again_and_ended() {
@@ -143,7 +142,7 @@ fn a_container_that_stays_is_found_again_and_ended() {
     assert_eq!(world.ok(&["exec", "stays", "echo here > made; cat made"]), "here");
     let listed: Value = serde_json::from_str(&world.ok(&["ls", "--json"])).unwrap();
     assert_eq!((&listed[0]["id"], &listed[0]["status"]), (&id.clone().into(), &"running".into()));
-    // Whoever makes others later leaves it alone.
+    // Later creations do not affect it.
     let other = run(["-p", "local-docker", "--lang", "python", "1 + 1"]).output();
     other.assert(0, "2\n");
     assert_eq!(world.ok(&["exec", "stays", "cat made"]), "here");

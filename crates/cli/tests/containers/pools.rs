@@ -1,4 +1,4 @@
-//! Containers made ahead.
+//! Pools of containers.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{Named, TIMEOUT, eventually};
 /// Set in the child that ends while it has a pool.
 const OWNER: &str = "SANDBOX_TEST_POOL_OWNER";
 
-fn recipe(image: &Named) -> impl Fn() -> SandboxBuilder<Registry> + Send + Sync + 'static {
+fn factory(image: &Named) -> impl Fn() -> SandboxBuilder<Registry> + Send + Sync + 'static {
     let image = image.0.clone();
     move || Sandbox::builder().variant(Variant::LOCAL_DOCKER).image(image.clone())
 }
@@ -29,7 +29,7 @@ async fn until(pool: &SandboxPool, wanted: impl Fn(&PoolStatus) -> bool) {
 async fn containers_made_ahead_are_bounded_and_for_one_owner_each() {
     const SIZE: usize = 2;
     let image = Named::new("pool");
-    let pool = SandboxPool::start(SIZE, recipe(&image)).await.unwrap();
+    let pool = SandboxPool::start(SIZE, factory(&image)).await.unwrap();
     assert_eq!(image.count(), SIZE);
     let mut names = Vec::new();
     for _ in 0..3 {
@@ -53,19 +53,18 @@ async fn containers_made_ahead_are_bounded_and_for_one_owner_each() {
     eventually("the pool is empty", || image.count() == 0);
 }
 
-/// However its process ends.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn a_pool_is_emptied_when_its_process_ends() {
     const SIZE: usize = 2;
     if let Some(how) = std::env::var_os(OWNER) {
         let image = std::mem::ManuallyDrop::new(Named(how.to_string_lossy().into_owned()));
-        let pool = SandboxPool::start(SIZE, recipe(&image)).await.unwrap();
+        let pool = SandboxPool::start(SIZE, factory(&image)).await.unwrap();
         let _taken = pool.acquire().await.unwrap();
         until(&pool, |status| status.available == SIZE).await;
-        // Once it is told to, it ends without a word to anybody.
-        let told = std::io::stdin().read_line(&mut String::new());
-        assert!(told.is_ok(), "{told:?}");
+        // Once its standard input is closed, it exits without closing the pool.
+        let reported = std::io::stdin().read_line(&mut String::new());
+        assert!(reported.is_ok(), "{reported:?}");
         std::process::exit(9);
     }
     let image = Named::new("exit");
@@ -78,7 +77,7 @@ async fn a_pool_is_emptied_when_its_process_ends() {
         .spawn()
         .unwrap();
     eventually("it has made them", || image.count() == SIZE + 1);
-    // Which closes its standard input.
+    // Waiting closes its standard input.
     let status = owner.wait().unwrap();
     assert_eq!(status.code(), Some(9), "it has not come to its end");
     eventually("none is left", || image.count() == 0);

@@ -1,4 +1,4 @@
-//! Shell commands: streams, statuses, limits, and what is left behind.
+//! Shell commands: streams, statuses, limits, and leftovers.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -79,14 +79,14 @@ fn a_reader_that_goes_away_ends_the_command() {
         child.stdout.take().unwrap().read_exact(&mut first).unwrap();
         assert_eq!(&first, b"y\n");
         assert_eq!(wait(&mut child), 141);
-        let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!(said, "");
+        let mut message = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+        assert_eq!(message, "");
     }
 }
 
 #[test]
-fn the_clock_runs_while_nobody_reads() {
+fn the_time_limit_holds_while_output_is_unread() {
     let marker = 864_213 + std::process::id() % 100_000;
     let command = format!("sleep {marker} & yes");
     let mut child = run(["-t", "1", &command]).spawn();
@@ -152,9 +152,9 @@ fn cpu_time_of_commands_is_limited() {
     assert!(outcome.stderr.contains("CPU time of 0.5 seconds"), "{}", outcome.stderr);
     let outcome = run(["--json", "--cpu-time", "0.5", "--", "sh", "-c", busy]).output();
     assert_eq!(outcome.status, 124, "{outcome:?}");
-    let said = String::from_utf8(outcome.stdout).unwrap();
-    assert!(said.contains("\"cpu_time\""), "{said}");
-    // In another language.
+    let message = String::from_utf8(outcome.stdout).unwrap();
+    assert!(message.contains("\"cpu_time\""), "{message}");
+    // The message of another language.
     let outcome = run(["--cpu-time", "0.5", "--lang", "bash", busy]).output();
     outcome.assert(124, "");
     run(["--cpu-time", "0.5", "sleep 1; echo slept"]).output().assert(0, "slept\n");
@@ -163,7 +163,7 @@ fn cpu_time_of_commands_is_limited() {
     assert!(outcome.stderr.contains("cpu_time"), "{}", outcome.stderr);
 }
 
-/// Whether a `sleep` of that many seconds runs within a few seconds.
+/// Returns true when a `sleep` of that many seconds starts within a few seconds.
 fn appears(marker: u32) -> bool {
     soon(|| sleeps(marker))
 }

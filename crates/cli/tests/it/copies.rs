@@ -1,4 +1,4 @@
-//! Files in and out of a sandbox that stays, and what its runs are given: as people do it in a shell.
+//! Copies into and out of a detached sandbox, from a shell.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -26,13 +26,13 @@ impl Desk {
         shell(line, self.0.path())
     }
 
-    /// Runs lines that are refused: with that status, and that on standard error.
+    /// Runs lines, and asserts that each is refused with a status and a message.
     #[track_caller]
-    fn refuses(&self, lines: &[&str], status: i32, said: &str) {
+    fn refuses(&self, lines: &[&str], status: i32, message: &str) {
         for line in lines {
             let outcome = self.run(line);
             assert_eq!(outcome.status, status, "{line}: {}", outcome.transcript());
-            assert!(outcome.stderr.contains(said), "{line}: {}", outcome.stderr);
+            assert!(outcome.stderr.contains(message), "{line}: {}", outcome.stderr);
         }
     }
 }
@@ -44,7 +44,7 @@ impl Drop for Desk {
 }
 
 #[test]
-fn what_is_left_out_of_a_copy_is_named() {
+fn files_left_out_of_a_copy_are_named() {
     let desk = Desk::new();
     let make =
         "mkdir -p d/e; mkfifo d/e/pipe; ln -s / d/out; echo x > d/e/file; ln -s e/file d/fine";
@@ -71,7 +71,7 @@ fn local_names_are_any_bytes() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_no_wrong_usage() {
+fn impossible_copies_are_not_usage_errors() {
     let desk = Desk::new();
     let lines = [
         "mkfifo pipe; sandboxes cp pipe v:pipe",
@@ -96,7 +96,7 @@ fn a_link_to_a_directory_is_a_place_for_a_copy() {
 }
 
 #[test]
-fn a_working_directory_that_is_not_there_is_told_alike() {
+fn a_missing_working_directory_is_the_same_error_for_code_and_commands() {
     let desk = Desk::new();
     let lines = ["sandboxes exec -w /nope v ls", "sandboxes exec -w /nope v --lang python 1"];
     desk.refuses(&lines, 125, "working directory /nope");
@@ -106,7 +106,7 @@ fn a_working_directory_that_is_not_there_is_told_alike() {
 #[test]
 fn flags_that_would_do_nothing_are_refused() {
     let desk = Desk::new();
-    desk.refuses(&["sandboxes create -t 1"], 2, "-t is for what runs");
+    desk.refuses(&["sandboxes create -t 1"], 2, "-t limits a run");
     desk.refuses(&["sandboxes exec v --context c2 ls"], 2, "--context is for code");
     desk.refuses(&["sandboxes exec '' ls"], 2, "is empty");
 }
@@ -163,7 +163,7 @@ fn several_files_go_into_one_directory() {
         sandboxes cp a v:~/home && sandboxes exec v 'cat ~/home'
         mkdir c; echo 3 > c/c; sandboxes cp c/. v:new && sandboxes exec v 'ls new'";
     desk.run(line).assert(0, "1\n2\n1\na\nb\nc\n");
-    desk.refuses(&["sandboxes cp a b v:a"], 2, "is no directory");
+    desk.refuses(&["sandboxes cp a b v:a"], 2, "is not a directory");
     desk.refuses(&["sandboxes cp a v:b v:c", "sandboxes cp a b c"], 2, "SANDBOX:PATH");
 }
 
@@ -174,7 +174,11 @@ fn files_with_holes_are_bounded_by_the_disk_of_their_sandbox() {
     assert_eq!(made.status, 0, "{}", made.transcript());
     let make = "mkdir d; for i in $(seq 1 40); do truncate -s 16M d/$i; done";
     desk.run(&format!("sandboxes exec small '{make}'")).assert(0, "");
-    desk.refuses(&["sandboxes cp small:d here"], 125, "larger than the 16 MiB");
+    desk.refuses(
+        &["sandboxes cp small:d here"],
+        125,
+        "larger than the disk of the sandbox (16 MiB)",
+    );
     desk.run("ls").assert(0, "bin\n");
     desk.run("sandboxes cp small:d/1 one && wc -c <one").assert(0, "16777216\n");
 }

@@ -1,4 +1,4 @@
-//! Cloud runtimes from the command line, against a control plane of our own.
+//! Cloud runtimes from the command line, against a control plane in this test.
 
 #[path = "../../../backend-datalayer/tests/support/mod.rs"]
 #[expect(dead_code, reason = "tests of the backend ask more of the control plane")]
@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::support::{Outcome, sandboxes};
 
-/// The command line with a key for that control plane, and a home of its own.
-fn told(plane: &ControlPlane, home: &Path, arguments: &[&str]) -> Outcome {
+/// Runs the binary with a key for that control plane, and a home of its own.
+fn reported(plane: &ControlPlane, home: &Path, arguments: &[&str]) -> Outcome {
     sandboxes(arguments)
         .env("DATALAYER_API_KEY", &plane.key)
         .env("DATALAYER_RUN_URL", &plane.url)
@@ -26,7 +26,7 @@ fn told(plane: &ControlPlane, home: &Path, arguments: &[&str]) -> Outcome {
 fn a_runtime_is_made_used_and_ended() {
     let Some(plane) = ControlPlane::speaking("both", 0) else { return };
     let home = tempfile::tempdir().unwrap();
-    let on = |arguments: &[&str]| told(&plane, home.path(), arguments);
+    let on = |arguments: &[&str]| reported(&plane, home.path(), arguments);
     let doctor = on(&["doctor", "-p", "datalayer-runtime"]);
     assert_eq!(doctor.status, 0, "{}", doctor.transcript());
     assert!(doctor.text().contains("an API key from DATALAYER_API_KEY"), "{}", doctor.text());
@@ -37,7 +37,7 @@ fn a_runtime_is_made_used_and_ended() {
 
     let table = on(&["environments", "-p", "datalayer"]).text().to_owned();
     let gpu = table.lines().find(|line| line.contains("python-gpu-env")).unwrap();
-    let facts = ["16Gi", "1 of a type not told", "36.00"];
+    let facts = ["16Gi", "1 of unknown type", "36.00"];
     assert!(
         table.contains("Credits/hour") && facts.iter().all(|fact| gpu.contains(fact)),
         "{table}"
@@ -89,7 +89,7 @@ fn a_runtime_is_made_used_and_ended() {
     assert_eq!(on(&["resume", &id, "--json"]).json(), json!({"resumed": [id]}));
     on(&["exec", &id, "--lang", "python", "x"]).assert(0, "41\n");
     assert_eq!(on(&["snapshot", "rm", "-p", "datalayer", "prepared"]).status, 0);
-    // Whoever says `--all` without a variant means this computer.
+    // `--all` without a variant means the sandboxes of this host.
     assert_eq!(on(&["rm", "--all"]).status, 0);
     assert_eq!(plane.runtimes().len(), 1);
     let removed = on(&["rm", &id]);
@@ -97,7 +97,7 @@ fn a_runtime_is_made_used_and_ended() {
     assert_eq!(plane.runtimes(), Vec::<serde_json::Value>::new());
 }
 
-/// What has been asked for costs, also when nobody waits for it any more.
+/// A requested runtime costs money even when its creation was interrupted.
 #[test]
 fn a_create_that_is_interrupted_leaves_nothing() {
     let Some(plane) = ControlPlane::speaking("both", 0) else { return };
@@ -135,7 +135,7 @@ fn a_create_that_is_interrupted_leaves_nothing() {
 }
 
 #[test]
-fn a_key_of_somebody_else_is_told_as_that() {
+fn an_invalid_key_is_reported() {
     let Some(plane) = ControlPlane::speaking("both", 0) else { return };
     let listed = sandboxes(["ls", "-p", "datalayer-runtime", "--json"])
         .env("DATALAYER_API_KEY", "")
@@ -147,7 +147,7 @@ fn a_key_of_somebody_else_is_told_as_that() {
 }
 
 #[test]
-fn without_a_key_the_others_work_and_it_says_what_to_do() {
+fn without_a_key_other_variants_work_and_the_error_has_a_hint() {
     let home = tempfile::tempdir().unwrap();
     let on = |arguments: &[&str]| {
         let mut call = sandboxes(arguments);

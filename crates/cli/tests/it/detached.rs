@@ -1,4 +1,4 @@
-//! Sandboxes that stay: made by one process, used by others, ended by whoever comes, and by nobody at all.
+//! Detached sandboxes: created by one process, used by others, ended by any of them or by a time limit.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::support::{Call, Outcome, finish, sandboxes};
 
-/// A supervisor of its own, or none yet.
+/// A directory for a supervisor of its own, which is started on demand.
 pub(crate) struct World {
     directory: TempDir,
     idle: &'static str,
@@ -28,7 +28,7 @@ impl World {
         Self { directory, idle: "60" }
     }
 
-    /// One whose supervisor ends when it has had nothing to do for so many seconds.
+    /// Creates a world whose supervisor ends after that many idle seconds.
     pub(crate) fn with_idle(idle: &'static str) -> Self {
         let mut world = Self::new();
         world.idle = idle;
@@ -68,7 +68,7 @@ impl World {
         listed.iter().map(|info| info["id"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Processes whose environment names this world: its supervisors, and what they started with it.
+    /// Finds the supervisors whose environment names this directory.
     pub(crate) fn supervisors(&self) -> Vec<i32> {
         let mark = format!("CODE_SANDBOXES_RUNTIME_DIR={}", self.path().display());
         let mut found = Vec::new();
@@ -123,14 +123,14 @@ fn running_with(text: &str) -> bool {
 }
 
 #[test]
-fn who_comes_after_the_death_of_an_interpreter_is_told() {
+fn the_next_user_of_a_dead_interpreter_gets_an_error() {
     let world = World::new();
     let id = world.create(&[]);
     let python = |code: &str| world.run(&["exec", &id, "--lang", "python", code]);
     assert_eq!(python("import os; os._exit(3)").status, 3);
     let next = python("'os' in globals()");
     next.assert(0, "False\n");
-    assert!(next.stderr.contains("the variables are gone"), "{next:?}");
+    assert!(next.stderr.contains("its variables are lost"), "{next:?}");
     assert_eq!(python("1").stderr, "");
 }
 
@@ -193,9 +193,9 @@ fn one_run_can_leave_its_sandbox() {
     assert_eq!(outcome.json()["stdout"], "1", "{}", outcome.transcript());
     let id = outcome.json()["sandbox_id"].as_str().unwrap().to_owned();
     world.run(&["exec", &id, "cat f"]).assert(0, "1\n");
-    let told = world.run(&["run", "--keep", "true"]);
-    assert_eq!(told.text(), "");
-    assert!(told.stderr.contains("the sandbox stays: local-eval/"), "{}", told.stderr);
+    let reported = world.run(&["run", "--keep", "true"]);
+    assert_eq!(reported.text(), "");
+    assert!(reported.stderr.contains("the sandbox stays: local-eval/"), "{}", reported.stderr);
     world.run(&["run", "true"]).assert(0, "");
     assert_eq!(world.ids().len(), 2);
 }
@@ -279,7 +279,7 @@ fn a_sandbox_is_paused_resumed_and_measured() {
 }
 
 #[test]
-fn wrong_names_are_told_what_there_is() {
+fn errors_about_wrong_names_list_similar_names() {
     let world = World::new();
     let absent = world.run(&["exec", "9f3a", "true"]);
     assert_eq!((absent.status, absent.text()), (125, ""));
@@ -307,7 +307,7 @@ fn wrong_names_are_told_what_there_is() {
 #[test]
 fn an_ambiguous_beginning_is_refused() {
     let world = World::new();
-    // More than there are first digits.
+    // More sandboxes than first digits.
     let ids: Vec<_> = (0..17).map(|_| world.create(&[])).collect();
     let first = |id: &String| id.as_bytes()["local-eval/".len()] as char;
     let shared =
@@ -315,7 +315,7 @@ fn an_ambiguous_beginning_is_refused() {
     let shared = shared.unwrap().to_string();
     let outcome = world.run(&["exec", &shared, "true"]);
     assert_eq!(outcome.status, 2, "{}", outcome.transcript());
-    assert!(outcome.stderr.contains("is the beginning of"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("is ambiguous"), "{}", outcome.stderr);
     assert_eq!(world.ids().len(), 17, "none was touched");
 }
 
@@ -331,7 +331,7 @@ fn when_the_supervisor_dies_everything_dies_and_the_next_one_starts_clean() {
     assert_eq!(cut.status, 125, "{}", cut.transcript());
     assert!(cut.stderr.contains("connection to the sandbox server broke"), "{}", cut.stderr);
     eventually("the end of the command", || !running_with(&token.replace(' ', "\0")));
-    assert!(world.path().join("supervisor.sock").exists(), "nobody could remove it");
+    assert!(world.path().join("supervisor.sock").exists(), "no process could remove it");
     assert_eq!(world.ids(), Vec::<String>::new());
     assert_eq!(world.run(&["exec", &id, "true"]).status, 125);
     let next = world.create(&[]);
@@ -339,7 +339,7 @@ fn when_the_supervisor_dies_everything_dies_and_the_next_one_starts_clean() {
 }
 
 #[test]
-fn a_lifetime_ends_though_nobody_looks_and_then_the_supervisor() {
+fn a_lifetime_ends_without_clients_and_then_the_supervisor() {
     let mut world = World::new();
     world.idle = "1";
     let token = format!("sleep 32{:05}", std::process::id() % 100_000);
@@ -355,7 +355,7 @@ fn a_lifetime_ends_though_nobody_looks_and_then_the_supervisor() {
 }
 
 #[test]
-fn a_supervisor_that_is_asked_to_end_takes_everything_along() {
+fn the_end_of_a_supervisor_ends_its_sandboxes() {
     let world = World::new();
     let id = world.create(&[]);
     kill(world.supervisor(), "TERM");
@@ -365,7 +365,7 @@ fn a_supervisor_that_is_asked_to_end_takes_everything_along() {
 }
 
 #[test]
-fn logs_tell_what_was_run_and_follow_to_the_end() {
+fn logs_show_runs_and_follow_to_the_end() {
     let world = World::new();
     let id = world.create(&[]);
     let mut follower = world.call(&["logs", "-f", &id]).spawn();
@@ -398,7 +398,7 @@ fn a_directory_that_others_can_enter_is_refused() {
     assert!(world.supervisors().is_empty());
 }
 
-/// Answers every client as a supervisor of another version, until it is asked to retire or for `most` times.
+/// Answers every client as a supervisor of another version, until it is asked to retire or has answered `most` times.
 fn impostor(world: &World, hello: Value, most: usize) -> thread::JoinHandle<Vec<String>> {
     let socket = world.path().join("supervisor.sock");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -445,7 +445,7 @@ fn an_idle_older_supervisor_is_replaced() {
 }
 
 #[test]
-fn a_busy_older_supervisor_is_told_apart() {
+fn a_busy_older_supervisor_is_an_error_with_a_hint() {
     let world = World::new();
     let impostor = impostor(&world, older(2), 1);
     let outcome = world.run(&["create", "--json"]);
@@ -457,12 +457,12 @@ fn a_busy_older_supervisor_is_told_apart() {
 }
 
 #[test]
-fn a_second_supervisor_steps_back() {
+fn a_second_supervisor_refuses_to_start() {
     let world = World::new();
     world.create(&[]);
     let outcome = world.run(&["supervisor"]);
     assert_eq!(outcome.status, 0);
-    assert!(outcome.stderr.contains("there is a supervisor already"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("another supervisor is running"), "{}", outcome.stderr);
     assert_eq!(world.ids().len(), 1);
 }
 
@@ -495,7 +495,7 @@ fn every_variant_is_tried_out() {
     let tested = outcome.json();
     assert_eq!(tested[0]["variant"], "local-eval");
     assert_eq!(tested[0]["works"], true);
-    // Others may lack something here, and say so.
+    // Other variants may lack something on this host, and report it.
     for variant in tested.as_array().unwrap() {
         let (works, skipped) = (&variant["works"], &variant["skipped"]);
         assert!(*works == true || *skipped == true && variant["problem"].is_string(), "{variant}");

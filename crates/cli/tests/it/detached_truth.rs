@@ -1,4 +1,4 @@
-//! Sandboxes that stay are what was asked for, and what is told of them is so.
+//! Detached sandboxes match their requests, and reports about them are true.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -50,13 +50,13 @@ fn a_sandbox_with_limits_is_found_again_and_not_with_others() {
         assert_eq!(outcome.status, 2, "{other:?}: {}", outcome.transcript());
         assert!(outcome.stderr.contains(&format!("in {id}")), "{}", outcome.stderr);
     }
-    // Nothing is what a strict sandbox has of the network anyway.
+    // A strict sandbox has no network by default.
     let plain = world.create(&["-l", "p=y"]);
     assert_eq!(world.create(&["--reuse", "-l", "p=y", "--network", "none"]), plain);
 }
 
 #[test]
-fn weak_isolation_is_never_out_of_sight() {
+fn weak_isolation_is_always_shown() {
     let world = World::new();
     let made = world.run(&[&["create", "--name", "weak"], &OFF[..]].concat());
     assert!(made.stderr.contains(OFF_WARNING), "{}", made.transcript());
@@ -67,9 +67,9 @@ fn weak_isolation_is_never_out_of_sight() {
         &["shell", "weak"],
         &["repl", "weak"],
     ] {
-        let told = world.call(arguments).stdin("").output();
-        assert_eq!(told.status, 0, "{arguments:?}: {}", told.transcript());
-        assert!(told.stderr.contains(OFF_WARNING), "{arguments:?}: {}", told.transcript());
+        let reported = world.call(arguments).stdin("").output();
+        assert_eq!(reported.status, 0, "{arguments:?}: {}", reported.transcript());
+        assert!(reported.stderr.contains(OFF_WARNING), "{arguments:?}: {}", reported.transcript());
     }
     assert!(!world.run(&["exec", "firm", "true"]).stderr.contains("isolation"));
     let listed = world.ok(&["ls"]);
@@ -80,7 +80,7 @@ fn weak_isolation_is_never_out_of_sight() {
 }
 
 #[test]
-fn a_flood_of_lines_holds_nobody_up() {
+fn a_flood_of_lines_does_not_delay_other_clients() {
     let world = World::new();
     let id = world.create(&[]);
     let flood = "yes '' | head -c 33554432";
@@ -91,7 +91,7 @@ fn a_flood_of_lines_holds_nobody_up() {
         let asked = Instant::now();
         world.ids();
         longest = longest.max(asked.elapsed());
-        assert!(began.elapsed() < Duration::from_secs(40), "the flood goes on");
+        assert!(began.elapsed() < Duration::from_secs(40), "the flood has not ended");
     }
     assert_eq!(wait(&mut child), 0);
     assert!(longest < Duration::from_secs(5), "{longest:?}");
@@ -101,7 +101,7 @@ fn a_flood_of_lines_holds_nobody_up() {
 }
 
 #[test]
-fn logs_end_where_they_were_when_they_were_asked_for() {
+fn logs_end_at_the_time_of_the_request() {
     let world = World::new();
     let id = world.create(&[]);
     let mut chatter = world.call(&["exec", &id, "yes"]).stdout(Stdio::null()).spawn();
@@ -115,7 +115,7 @@ fn logs_end_where_they_were_when_they_were_asked_for() {
 }
 
 #[test]
-fn a_socket_that_was_removed_is_made_again() {
+fn a_removed_socket_is_restored() {
     let world = World::new();
     let id = world.create(&[]);
     let supervisor = world.supervisor();
@@ -165,21 +165,21 @@ fn removing_all_leaves_nothing_to_list() {
     assert_eq!(all().len(), 1);
     assert_eq!(all()[0]["id"], other.as_str());
     let running = world.create(&[]);
-    let told = world.ok(&["rm", "--all", "--json"]);
-    let told: Value = serde_json::from_str(&told).unwrap();
-    assert_eq!(told, json!({"ended": [running, other]}));
+    let reported = world.ok(&["rm", "--all", "--json"]);
+    let reported: Value = serde_json::from_str(&reported).unwrap();
+    assert_eq!(reported, json!({"ended": [running, other]}));
     assert_eq!(all(), Vec::<Value>::new());
 }
 
 #[test]
-fn a_listing_that_could_not_look_is_a_failure() {
+fn an_incomplete_listing_is_a_failure() {
     let world = World::new();
     fs::create_dir(world.path().join("supervisor.sock")).unwrap();
     for arguments in [&["ls"][..], &["ls", "-p", "eval"], &["rm", "--all"], &["create"]] {
         let outcome = world.run(arguments);
         assert_eq!(outcome.status, 125, "{arguments:?}: {}", outcome.transcript());
         assert_eq!(outcome.text(), "", "{arguments:?}");
-        assert!(outcome.stderr.contains("something else has its place"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("another file has its path"), "{}", outcome.stderr);
     }
     fs::set_permissions(world.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let outcome = world.run(&["ls", "--json"]);
@@ -188,10 +188,10 @@ fn a_listing_that_could_not_look_is_a_failure() {
 }
 
 #[test]
-fn a_directory_that_will_not_do_is_told_with_what_will() {
+fn an_unusable_directory_is_an_error_with_a_hint() {
     let world = World::new();
     let file = world.path().join("file");
-    fs::write(&file, "somebody's").unwrap();
+    fs::write(&file, "content").unwrap();
     let long = world.path().join("x".repeat(120));
     for (directory, status, part) in [
         ("relative", 2, "must be an absolute path"),
@@ -206,7 +206,7 @@ fn a_directory_that_will_not_do_is_told_with_what_will() {
         assert!(!outcome.stderr.contains("remove"), "{}", outcome.stderr);
     }
     assert!(!world.path().join("relative").exists());
-    // What can be bound is not too long.
+    // The longest allowed path can be bound.
     let longest = format!("{}/{}", world.path().display(), "x".repeat(90));
     let longest = &longest[..91];
     fs::create_dir(longest).unwrap();
@@ -214,7 +214,7 @@ fn a_directory_that_will_not_do_is_told_with_what_will() {
 }
 
 #[test]
-fn a_sandbox_whose_id_nobody_hears_is_ended() {
+fn a_sandbox_whose_id_cannot_be_delivered_is_ended() {
     let world = World::new();
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut child = world.call(&["create"]).stdout(full.into()).spawn();
@@ -241,19 +241,19 @@ fn a_name_means_one_sandbox() {
 }
 
 #[test]
-fn who_is_not_there_is_told_alike_with_and_without_a_supervisor() {
+fn a_missing_sandbox_is_the_same_error_with_and_without_a_supervisor() {
     let world = World::new();
     let ask = || world.run(&["exec", "lab", "--json", "true"]).json()["error"].clone();
     let without = ask();
     assert!(world.supervisors().is_empty());
     world.create(&["--name", "other"]);
     assert_eq!(without, ask());
-    assert_eq!(without["message"], "no sandbox lab");
+    assert_eq!(without["message"], "there is no sandbox lab");
 }
 
-/// The supervisor has that of whoever started it.
+/// The supervisor has the environment of the process that started it.
 #[test]
-fn the_environment_of_who_asks_counts() {
+fn the_environment_of_the_client_counts() {
     let world = World::new();
     let id = world.create(&[]);
     let none = "/nowhere/python3";
@@ -270,7 +270,7 @@ fn the_environment_of_who_asks_counts() {
         outcome.transcript()
     );
     assert_eq!(world.ids(), [id.as_str()]);
-    // One without sandboxes makes way.
+    // A supervisor without sandboxes is replaced.
     world.ok(&["rm", &id]);
     let outcome = create().output();
     assert!(outcome.stderr.contains("/nowhere/engine.sock"), "{}", outcome.transcript());

@@ -1,6 +1,6 @@
-//! What the documents show on a console is what happens: each command of a `console` block is run, and prints what is shown.
+//! Console sessions in the documents: each command of a `console` block is run, and its output is compared with the text.
 //!
-//! Only what a host decides is not compared: where its interpreter is, and what the tools say that it has or lacks. A
+//! Output that depends on the host is not compared: the path of its interpreter, and the tools that it has or lacks. A
 //! command that is shown without output must succeed.
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{Outcome, binary, shell};
 
-/// A command, and what the document says that it prints.
+/// A command, and its output in the document.
 #[derive(Debug, PartialEq)]
 struct Step {
     command: String,
@@ -17,32 +17,32 @@ struct Step {
 }
 
 #[test]
-fn the_readme_shows_what_happens() {
+fn the_readme_is_correct() {
     check("README.md", 15);
 }
 
 #[test]
-fn the_reference_of_local_eval_shows_what_happens() {
+fn the_reference_of_local_eval_is_correct() {
     check("docs/local-eval.md", 6);
 }
 
 #[test]
-fn the_page_of_the_command_line_shows_what_happens() {
+fn the_page_of_the_command_line_is_correct() {
     check("docs/cli.md", 1);
 }
 
 #[test]
-fn the_page_of_the_network_shows_what_happens() {
+fn the_page_of_the_network_is_correct() {
     check("docs/network.md", 1);
 }
 
 #[test]
-fn the_page_of_snapshots_shows_what_happens() {
+fn the_page_of_snapshots_is_correct() {
     check("docs/snapshots.md", 9);
 }
 
 #[test]
-fn the_readmes_of_crates_show_what_happens() {
+fn the_readmes_of_crates_are_correct() {
     for (package, least) in [("cli", 4), ("code-sandboxes", 0)] {
         check(&format!("crates/{package}/README.md"), least);
     }
@@ -74,8 +74,8 @@ fn check(document: &str, least: usize) {
     assert!(run.len() >= least, "{document} has lost its console blocks: {run:?}");
 }
 
-/// Runs a step and compares. `false`: it is a command of cargo, which is only looked up.
-#[expect(clippy::print_stderr, reason = "what a test leaves out is said")]
+/// Runs a step and compares its output. Returns false for a command of cargo, which is only looked up.
+#[expect(clippy::print_stderr, reason = "a test reports the steps that it leaves out")]
 fn check_step(step: &Step, directory: &Path) -> bool {
     let Some(command) = of_sandboxes(&step.command) else { return false };
     if let Some(name) = command.strip_prefix("cat ") {
@@ -95,7 +95,7 @@ fn check_step(step: &Step, directory: &Path) -> bool {
     true
 }
 
-/// The command of ours that a step runs. `None`: it is cargo's business, and what it names is there.
+/// Returns the command of this binary that a step runs. `None`: it is a command of cargo, whose targets exist.
 fn of_sandboxes(command: &str) -> Option<&str> {
     let Some(cargo) = command.strip_prefix("cargo ") else { return Some(command) };
     if let Some(command) = cargo.strip_prefix("run --release -p code-sandboxes-cli -- ") {
@@ -112,7 +112,7 @@ fn of_sandboxes(command: &str) -> Option<&str> {
     None
 }
 
-/// Whether this host has tools that the author's lacked, or the other way round.
+/// Returns true when this host has tools that the author's lacked, or the reverse.
 fn decided_by_the_host(step: &Step, outcome: &Outcome) -> bool {
     let lacks = |text: &str| text.contains(" programs need ") && text.contains("sandboxes: hint: ");
     let no_such_python = step.command.contains("python3.8 sandboxes")
@@ -121,13 +121,13 @@ fn decided_by_the_host(step: &Step, outcome: &Outcome) -> bool {
     lacks(outcome.text()) || lacks(&step.shown) || no_such_python
 }
 
-/// The lines that are the same everywhere. Standard output and error may come in any order.
+/// Returns the lines that do not depend on the host. Standard output and error may come in any order.
 fn comparable<'a>(command: &str, text: &'a str) -> Vec<&'a str> {
-    // Newer interpreters mark the place in a line of a traceback.
+    // Newer interpreters mark a position in a line of a traceback.
     let is_mark = |line: &str| line.chars().all(|c| " ^~".contains(c));
     let lines = text.lines().map(str::trim_end).filter(|line| !is_mark(line));
     if command.starts_with("sandboxes doctor") {
-        // What is looked at. What is found is this host's.
+        // The name of a check. Its result depends on the host.
         return lines.filter_map(|line| line.split("  ").next()).collect();
     }
     let mut lines: Vec<_> = lines.collect();
@@ -167,7 +167,7 @@ fn add_line(steps: &mut Vec<Step>, line: &str) {
     }
 }
 
-/// Whether the next line belongs to the command.
+/// Returns true when the next line belongs to the command.
 fn is_quote_open(command: &str) -> bool {
     let after = command.chars().fold(None, |open, c| match (open, c) {
         (None, '\'' | '"') => Some(c),

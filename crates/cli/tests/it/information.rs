@@ -1,9 +1,9 @@
-//! The commands that tell about this build and this host, and the help.
+//! The commands that describe this build and this host, and the help.
 
 use crate::support::sandboxes;
 
 #[test]
-fn the_version_is_told() {
+fn the_version_is_printed() {
     let version = env!("CARGO_PKG_VERSION");
     sandboxes(["--version"]).output().assert(0, &format!("sandboxes {version}\n"));
     assert_eq!(sandboxes(["--version", "--json"]).output().json()["version"], version);
@@ -256,7 +256,7 @@ fn every_variant_is_listed() {
     assert!(others.starts_with("local-jupyter has:\n"), "{table:?}");
     let (has, lacks) = capabilities.split_once("local-eval lacks:\n").unwrap();
     let has = has.strip_prefix("local-eval has:\n").unwrap();
-    // What others have follows after an empty line.
+    // Capabilities of other modes follow after an empty line.
     let lacks = lacks.split("\n\n").next().unwrap();
     for (name, declared) in eval["capabilities"].as_object().unwrap() {
         let listed = |text: &str| text.split_whitespace().filter(|word| word == name).count();
@@ -338,7 +338,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn auto_is_a_variant_of_this_build_whatever_keys_there_are() {
+fn auto_is_a_variant_of_this_build_whatever_keys_are_set() {
     let home = tempfile::tempdir().unwrap();
     let call = sandboxes(["run", "-p", "AUTO", "--json", "true"]).env("E2B_API_KEY", "key");
     let result = call.env("HOME", home.path()).output();

@@ -1,4 +1,4 @@
-//! `sandboxes install`, and what pip installs by itself.
+//! `sandboxes install`, and pip in a sandbox.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::detached::World;
 
-/// A wheel with one module of that name, in that directory.
+/// Writes a wheel with one module of that name into a directory.
 fn wheel(directory: &Path, name: &str) {
     let code = "import sys, zipfile\n\
                 name = sys.argv[1]\n\
@@ -29,7 +29,7 @@ fn packages_are_installed_for_code_and_commands() {
     ["tinya", "tinyb"].iter().for_each(|name| wheel(&wheels, name));
     let requirements = wheels.join("requirements.txt");
     std::fs::write(&requirements, "# all\ntinyb==1.0  # exactly\n").unwrap();
-    // Who keeps sandboxes is started by the first of these, and fetches the wheels.
+    // The first of these starts the supervisor, which fetches the wheels.
     let links = wheels.to_str().unwrap();
     let call = |arguments: &[&str]| {
         world.call(arguments).env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", links).output()

@@ -1,4 +1,4 @@
-//! What is given up in its middle leaves nothing behind, here and in the supervisor.
+//! Interrupted commands leave nothing behind, on this host and in the supervisor.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -26,7 +26,7 @@ fn a_create_that_is_interrupted_leaves_no_sandbox() {
         send(&child, if nth % 2 == 0 { Signal::INT } else { Signal::TERM });
         let outcome = finish(child);
         if outcome.status == 0 {
-            // It was there first.
+            // The sandbox existed before.
             world.ok(&["rm", outcome.text().trim()]);
         }
         assert_eq!(world.ids(), [kept.as_str()], "{nth}: {outcome:?}");
@@ -54,7 +54,7 @@ fn a_copy_that_is_interrupted_leaves_no_file() {
 }
 
 #[test]
-fn a_program_that_does_not_come_holds_up_no_end() {
+fn a_program_that_never_arrives_does_not_delay_the_end() {
     let directory = tempfile::tempdir().unwrap();
     let way = directory.path().join("program.py");
     assert!(Command::new("mkfifo").arg(&way).status().unwrap().success());
@@ -62,7 +62,7 @@ fn a_program_that_does_not_come_holds_up_no_end() {
         [run(["--file", way.to_str().unwrap()]), run(["--lang", "python", "-"]).stdin(Vec::new())];
     for call in calls {
         let mut child = call.spawn();
-        // It is held open until the end.
+        // The pipe is held open until the end.
         let _stdin = child.stdin.take();
         thread::sleep(Duration::from_millis(500));
         send(&child, Signal::TERM);
@@ -80,7 +80,7 @@ fn a_name_is_given_once_however_many_ask_for_it_at_once() {
     for refused in outcomes.iter().filter(|outcome| outcome.status != 0) {
         assert!(refused.stderr.contains("the name \"race\" belongs to"), "{refused:?}");
     }
-    // It is free again with its sandbox.
+    // The name is free again after the end of its sandbox.
     world.ok(&["rm", "race"]);
     world.create(&["--name", "race"]);
 }
@@ -91,7 +91,7 @@ fn one_can_be_made_in_the_moment_in_which_the_supervisor_ends() {
     for nth in 0..8 {
         let id = world.create(&[]);
         world.ok(&["rm", &id]);
-        // It looks every half second.
+        // The supervisor checks every half second.
         thread::sleep(Duration::from_millis(350 + 40 * nth));
     }
 }

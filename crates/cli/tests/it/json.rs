@@ -97,17 +97,17 @@ fn events_are_lines_and_the_result_is_last() {
 }
 
 #[test]
-fn an_object_that_cannot_be_printed_is_told() {
+fn an_object_that_cannot_be_printed_is_reported() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = std::process::Command::new(crate::support::binary());
     let output = command.args(["run", "--json", "ls"]).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("the output cannot be written"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("the output cannot be written"), "{message}");
 }
 
 #[test]
-fn characters_in_two_pieces_are_whole_in_events() {
+fn characters_split_between_writes_are_whole_in_events() {
     let command = "printf '\\303'; sleep 0.3; printf '\\251'; printf '\\303'";
     let outcome = run(["--stream-json", command]).output();
     let text: String = outcome
@@ -152,18 +152,18 @@ fn stream_and_result_agree_on_an_interrupt() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let lines: Vec<Value> =
             lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
-        let said: Vec<_> = lines
+        let message: Vec<_> = lines
             .iter()
             .filter(|line| line["type"] == "finished" || line["type"] == "result")
             .map(|line| line["interrupted"].clone())
             .collect();
-        assert_eq!(said, [true, true], "{program:?}: {lines:?}");
+        assert_eq!(message, [true, true], "{program:?}: {lines:?}");
         assert_eq!(wait(&mut child), 130);
     }
 }
 
 #[test]
-fn what_did_not_begin_is_an_error_for_code_and_commands_alike() {
+fn runs_that_did_not_start_are_errors_for_code_and_commands() {
     let world = World::new();
     let id = world.create(&[]);
     let errors = [&["ls"][..], &["--lang", "python", "1"]].map(|what| {
@@ -176,7 +176,7 @@ fn what_did_not_begin_is_an_error_for_code_and_commands_alike() {
 }
 
 #[test]
-fn a_run_whose_sandbox_ends_is_told_with_its_time_and_state() {
+fn a_run_whose_sandbox_ends_is_reported_with_its_time_and_state() {
     let world = World::new();
     let program = [&["sleep 30"][..], &["--lang", "python", "import time; time.sleep(30)"]];
     for (end, kind) in [("rm", "terminated"), ("kill", "connection_lost")] {

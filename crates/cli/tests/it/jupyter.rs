@@ -28,8 +28,8 @@ fn a_kernel_of_this_host_is_named() {
     let its_own =
         run(["--kernel", "bash", "--lang", "kernel", "--file"]).arg(file.to_str().unwrap());
     its_own.env("CODE_SANDBOXES_PYTHON", &python).output().assert(0, "14\n");
-    // Input that such a kernel does not read is no reason not to run.
-    // Whoever opens what is written is asked for no kernel.
+    // Input that such a kernel does not read does not prevent the run.
+    // The written notebook names a kernel, so that front ends do not ask for one.
     for language in ["bash", "kernel"] {
         let written = folder.path().join(format!("{language}.ipynb"));
         let call = run(["--kernel", "bash", "--lang", language, "echo 1", "--notebook"])
@@ -50,8 +50,8 @@ fn a_kernel_of_this_host_is_named() {
         let call = call.arg("let y: number = 5; y * 2").env("CODE_SANDBOXES_PYTHON", &python);
         let outcome = call.output();
         assert_eq!(outcome.status, 0, "{}", outcome.stderr);
-        let said = String::from_utf8_lossy(&outcome.stdout);
-        assert!(said.contains("10"), "{said}");
+        let message = String::from_utf8_lossy(&outcome.stdout);
+        assert!(message.contains("10"), "{message}");
     }
     let outcome = run(["--kernel", "no-such-kernel", "--lang", "py", "1"])
         .env("CODE_SANDBOXES_PYTHON", &python)
@@ -72,7 +72,7 @@ fn a_sandbox_that_stays_knows_the_language_of_its_kernel() {
     call(&["exec", "shell", "--lang", "bash", "echo $y"]).assert(0, "5\n");
     call(&["exec", "-p", "local-jupyter", "shell", "--lang", "kernel", "echo $y"]).assert(0, "5\n");
     call(&["exec", "shell", "--lang", "bash", "--context", "b", "echo [$y]"]).assert(0, "[]\n");
-    // Programs are programs, and other languages have no kernel there.
+    // Files run as programs, and other languages have no kernel in it.
     let file = world.path().join("program.sh");
     fs::write(&file, "echo \"$1 [$y]\"").unwrap();
     let file = file.to_str().unwrap();
@@ -85,7 +85,7 @@ fn a_sandbox_that_stays_knows_the_language_of_its_kernel() {
     call(&["exec", "shell", "--file", python_file, "--", "one"]).assert(0, "['one']\n");
     let refused = call(&["exec", "shell", "--lang", "sh", "--context", "b", "echo 1"]);
     assert!(refused.stderr.contains("--context is for code"), "{}", refused.stderr);
-    // The environment of a sandbox names its kernel too.
+    // The environment of a sandbox can select its kernel too.
     let by_environment = ["run", "-p", "local-jupyter", "--environment", "bash", "--lang", "bash"];
     let shows = [&by_environment[..], &["--json", "echo $0"]].concat();
     assert_eq!(call(&shows).json()["language"], "bash");
@@ -99,13 +99,13 @@ fn a_jupyter_server_runs_code() {
     let cell = ["--isolation", "off", "--lang", "python", "x = 6; x * 7"];
     let outcome = run(on).args(["--token", TOKEN]).args(cell).output();
     outcome.assert(0, "42\n");
-    assert!(outcome.stderr.contains("rights of that Jupyter Server"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("rights of the Jupyter Server"), "{}", outcome.stderr);
     run(on).args(cell).env("JUPYTER_TOKEN", TOKEN).output().assert(0, "42\n");
     let loud = run(on).args(["-v", "-v"]).args(cell).env("RUST_LOG", "trace");
     let outcome = loud.env("JUPYTER_TOKEN", TOKEN).output();
     outcome.assert(0, "42\n");
-    let told: Vec<_> = outcome.stderr.lines().filter(|line| line.contains(TOKEN)).collect();
-    assert!(outcome.stderr.contains("TRACE") && told.is_empty(), "{told:?}");
+    let reported: Vec<_> = outcome.stderr.lines().filter(|line| line.contains(TOKEN)).collect();
+    assert!(outcome.stderr.contains("TRACE") && reported.is_empty(), "{reported:?}");
     let repl = sandboxes(["repl", "--isolation", "off"]).args(on).env("JUPYTER_TOKEN", TOKEN);
     repl.stdin("print(6 * 7)\n").output().assert(0, "42\n");
 
@@ -125,7 +125,7 @@ fn a_jupyter_server_runs_code() {
 }
 
 #[test]
-fn what_leads_to_no_kernel_is_told() {
+fn requests_without_a_kernel_are_errors() {
     let url = format!("http://127.0.0.1:{}", free_port());
     let cell = ["--isolation", "off", "--lang", "python", "1"];
     let outcome = run(["--server-url", &url]).args(cell).env("JUPYTER_TOKEN", "hunter2").output();
@@ -156,7 +156,7 @@ fn what_leads_to_no_kernel_is_told() {
     assert!(outcome.stderr.contains("ipc") && outcome.stderr.contains("tcp"), "{}", outcome.stderr);
 }
 
-/// Magics go to a kernel of IPython, unless it was said where to run.
+/// Notebooks with magics run in a kernel of IPython, unless a variant or kernel is given.
 #[test]
 fn a_notebook_with_magics_runs_in_a_kernel() {
     let Some(python) = interpreter() else { return };

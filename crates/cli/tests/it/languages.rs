@@ -1,4 +1,4 @@
-//! Programs in every language, in a strict cell. What this host lacks is skipped with a line that says so, unless
+//! Programs in every language, in a strict sandbox. Languages that this host lacks are skipped with a message, unless
 //! `SANDBOX_TEST_LANGUAGES` (a comma-separated list) demands it.
 
 use std::env;
@@ -54,7 +54,7 @@ fn is_demanded(language: &str) -> bool {
     demanded.split(',').any(|name| name.trim() == language)
 }
 
-/// Whether the sandbox lacks the tools, and said so properly.
+/// Returns true when the sandbox lacks the tools, and asserts that the error has a hint.
 fn lacks_tools(outcome: &Outcome) -> bool {
     outcome.status == 125
         && outcome.stderr.contains(" programs need ")
@@ -130,7 +130,7 @@ fn content_of_any_kind_arrives_as_it_is() {
 
 #[test]
 fn programs_that_do_not_compile_end_with_status_1() {
-    for (language, code, said) in [
+    for (language, code, message) in [
         ("rust", "fn main() { nope }", "nope"),
         ("go", "package main\nfunc main() { nope }", "nope"),
         ("node", "let let = 1", "SyntaxError"),
@@ -141,7 +141,7 @@ fn programs_that_do_not_compile_end_with_status_1() {
             continue;
         }
         outcome.assert(1, "");
-        assert!(outcome.stderr.contains(said), "{language}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(message), "{language}: {}", outcome.stderr);
     }
 }
 
@@ -176,7 +176,7 @@ fn dependencies_that_need_the_network_name_the_flag() {
         }
         assert_eq!((outcome.status, outcome.text()), (125, ""), "{outcome:?}");
         assert!(outcome.stderr.contains("modules could not be downloaded"), "{}", outcome.stderr);
-        let hint = "sandboxes: hint: no network was asked for; `--";
+        let hint = "sandboxes: hint: the sandbox has no network; open it with `--";
         assert!(outcome.stderr.contains(hint), "{}", outcome.stderr);
     }
 }
@@ -195,7 +195,7 @@ fn a_manifest_without_requirements_needs_no_network() {
     outcome.assert(0, "42\n");
 }
 
-/// As with `node` there: what is installed in the working directory, and files beside the program.
+/// As with `node` on a host: packages of the working directory, and files beside the program, are found.
 #[test]
 fn programs_find_modules_of_the_working_directory() {
     let world = World::new();
@@ -224,14 +224,14 @@ fn programs_find_modules_of_the_working_directory() {
     if !lacks_tools(&outcome) || is_demanded("typescript") {
         outcome.assert(0, "40\n");
     }
-    // Nothing of ours is left there, however it ended.
+    // No helper file is left in the directory, however the run ended.
     assert_eq!(world.run(&["exec", "lab", "-w", "project", "--lang", "node", "throw 1"]).status, 1);
     assert_eq!(world.ok(&["exec", "lab", "ls -A project"]), "beside.js\nnode_modules\n");
-    // Where nothing can be written it runs all the same.
+    // In a read-only directory the program runs all the same.
     world.run(&["exec", "lab", "-w", "/", "--lang", "node", "console.log(1)"]).assert(0, "1\n");
 }
 
-/// LeakSanitizer, which comes with it, traces its own process, and no cell lets it.
+/// AddressSanitizer includes LeakSanitizer, which traces its own process; no sandbox allows that.
 #[test]
 fn a_program_with_address_sanitizer_ends_with_its_own_status() {
     let line = "echo 'int main(void) { return 7; }' >a.c && gcc -fsanitize=address a.c -o a || exit 99; ./a";
@@ -241,7 +241,7 @@ fn a_program_with_address_sanitizer_ends_with_its_own_status() {
         return;
     }
     outcome.assert(7, "");
-    // What the caller sets holds, and shows that the default is needed.
+    // A value of the caller takes precedence, and shows that the default is needed.
     let own = run(["-e", "LSAN_OPTIONS=detect_leaks=1", line]).output();
     assert_ne!(own.status, 7, "{}", own.transcript());
 }

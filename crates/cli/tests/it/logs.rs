@@ -1,4 +1,4 @@
-//! What logs must not say, however much of them is asked for.
+//! Logs contain no secrets, at any level.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use crate::detached::World;
 use crate::support::{Call, Outcome, binary};
 
-/// Nothing else is called like that.
+/// A text that occurs nowhere else.
 const SECRET: &str = "zq7-canary-of-the-logs-41c9";
 
-/// All that there is.
+/// Enables all logs.
 fn loudly(call: Call) -> Call {
     call.args(["-v", "-v"]).env("RUST_LOG", "trace")
 }
 
-/// A server that hears every request out and allows none.
-fn gatekeeper() -> String {
+/// Starts a server that reads every request and refuses it.
+fn refusing_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -49,14 +49,14 @@ fn no_log_has_a_secret() {
         .spawn()
         .unwrap();
     let began = Instant::now();
-    while !fs::read_to_string(&log).unwrap().contains("supervising") {
+    while !fs::read_to_string(&log).unwrap().contains(" serving") {
         assert!(began.elapsed() < Duration::from_secs(30), "no supervisor");
         thread::sleep(Duration::from_millis(10));
     }
     let mut all: Vec<Outcome> = Vec::new();
     let mut call = |arguments: &[&str], status: i32| {
         let call = world.call(&arguments[..1]).env("API_KEY", SECRET);
-        // What follows a word of the program's own is the program's.
+        // Arguments after the program's first word belong to the program.
         let outcome = loudly(call).args(arguments[1..].iter().copied()).output();
         assert_eq!(outcome.status, status, "{arguments:?}: {}", outcome.transcript());
         all.push(outcome);
@@ -71,7 +71,7 @@ fn no_log_has_a_secret() {
     call(&["run", "-e", "API_KEY", "--lang", "python", code], 0);
     call(&["logs", "kept"], 0);
     call(&["ls"], 0);
-    let url = gatekeeper();
+    let url = refusing_server();
     let server = ["--server-url", &url, "--isolation", "off", "--lang", "python", "1"];
     call(&[&["run", "--token", SECRET], &server[..]].concat(), 125);
     call(&["rm", "kept"], 0);
@@ -80,13 +80,13 @@ fn no_log_has_a_secret() {
     supervisor.kill().unwrap();
     supervisor.wait().unwrap();
     let loud = all.iter().filter(|outcome| outcome.stderr.contains("TRACE")).count();
-    assert!(loud >= 2, "those with a token speak, else this proves nothing: {loud}");
+    assert!(loud >= 2, "runs with a token must log, else the test proves nothing: {loud}");
     for outcome in all {
         assert!(!outcome.transcript().contains(SECRET), "{}", outcome.transcript());
     }
-    let mut said = String::new();
-    File::open(&log).unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("supervising"), "else this proves nothing: {said}");
-    let told: Vec<_> = said.lines().filter(|line| line.contains(SECRET)).collect();
-    assert!(told.is_empty(), "{told:?}");
+    let mut message = String::new();
+    File::open(&log).unwrap().read_to_string(&mut message).unwrap();
+    assert!(message.contains(" serving"), "the test would prove nothing: {message}");
+    let reported: Vec<_> = message.lines().filter(|line| line.contains(SECRET)).collect();
+    assert!(reported.is_empty(), "{reported:?}");
 }

@@ -1,4 +1,4 @@
-//! The built binary from outside: what it prints, and the status it ends with.
+//! The built binary from outside: its output and its exit statuses.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
@@ -7,8 +7,8 @@ mod copies;
 mod datalayer;
 mod detached;
 mod detached_truth;
+mod docker_compat;
 mod documents;
-mod familiar;
 mod information;
 mod install;
 mod interrupted;

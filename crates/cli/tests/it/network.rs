@@ -6,16 +6,16 @@ use std::net::TcpListener;
 use crate::detached::kill;
 use crate::support::{Call, run, wait};
 
-/// A server on this host that answers once in capitals; its port.
+/// Starts a server on this host that answers once in capitals. Returns its port.
 fn server() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            let mut told = [0; 5];
-            stream.read_exact(&mut told).unwrap();
-            told.make_ascii_uppercase();
-            stream.write_all(&told).unwrap();
+            let mut reported = [0; 5];
+            stream.read_exact(&mut reported).unwrap();
+            reported.make_ascii_uppercase();
+            stream.write_all(&reported).unwrap();
         }
     });
     port
@@ -28,7 +28,7 @@ fn talk(host: &str) -> String {
     )
 }
 
-/// A run with the names below `a.localhost`, and where they lead.
+/// Runs the binary with addresses for the names below `a.localhost`.
 fn allowed(arguments: &[&str]) -> Call {
     let allow = ["--allow", "*.a.localhost", "--allow", "127.0.0.1"];
     run(allow.iter().chain(arguments))
@@ -39,12 +39,12 @@ fn python(code: &str) -> Call {
 }
 
 #[test]
-fn allow_alone_opens_what_it_names() {
+fn allow_without_network_opens_the_named_hosts() {
     python(&talk("x.a.localhost")).output().assert(0, "HELLO\n");
 }
 
 #[test]
-fn what_is_refused_is_told_with_its_flag() {
+fn refused_connections_are_reported_with_the_flag() {
     let outcome = python(&talk("a.example")).output();
     assert_eq!(outcome.status, 1);
     let hint = "sandboxes: hint: the network policy refused a.example: it is not allowed; `--allow a.example` opens it\n";
@@ -56,7 +56,7 @@ fn what_is_refused_is_told_with_its_flag() {
 }
 
 #[test]
-fn a_command_is_told_too() {
+fn refused_connections_of_commands_are_reported_too() {
     let line = "python3 -c \"import socket; socket.gethostbyname('a.example')\" 2>/dev/null";
     let outcome = allowed(&[line]).output();
     assert_eq!(outcome.status, 1);
@@ -74,7 +74,7 @@ fn deny_wins() {
 const CONNECT: &str = "import socket; socket.create_connection(('198.51.100.1', 80), 5)";
 
 #[test]
-fn what_meets_no_network_is_told_the_flag_once_and_no_rust() {
+fn missing_network_is_reported_with_the_flag_once_and_without_rust_names() {
     let command = format!("python3 -c \"{CONNECT}\" 2>/dev/null");
     let looks_up = "python3 -c \"import socket; socket.gethostbyname('a.example')\" 2>/dev/null";
     let survives = "getent hosts a.example; echo 'Could not resolve host: a.example' >&2; true";
@@ -106,17 +106,17 @@ fn what_meets_no_network_is_told_the_flag_once_and_no_rust() {
 }
 
 #[test]
-fn what_tries_again_and_again_is_told_while_it_runs() {
+fn repeated_refusals_are_reported_during_the_run() {
     let line = "python3 -c \"
 import socket, time
 while True:
     try: socket.gethostbyname('a.example')
     except OSError: time.sleep(0.5)\"";
     let mut child = run(["-t", "60", line]).spawn();
-    let mut told = String::new();
+    let mut reported = String::new();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
-    lines.read_line(&mut told).unwrap();
-    assert!(told.contains("hint") && told.contains("--allow HOST"), "{told}");
+    lines.read_line(&mut reported).unwrap();
+    assert!(reported.contains("hint") && reported.contains("--allow HOST"), "{reported}");
     assert!(child.try_wait().unwrap().is_none(), "it still runs");
     kill(i32::try_from(child.id()).unwrap(), "TERM");
     let mut rest = String::new();

@@ -1,4 +1,4 @@
-//! Notebooks: running them, and writing what came of a run into one.
+//! Notebooks: running them, and writing runs as notebooks.
 
 mod exports;
 mod files;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// A directory with a notebook of these cells. A string is code; anything else is a cell as it is written.
+/// A directory with a notebook of these cells. A string is code; any other value is a whole cell.
 pub(crate) struct Desk(tempfile::TempDir);
 
 impl Desk {
@@ -36,7 +36,7 @@ impl Desk {
         serde_json::from_slice(&fs::read(self.file(name)).unwrap()).unwrap()
     }
 
-    /// Names of files, sorted.
+    /// Lists the names of files, sorted.
     pub(crate) fn names(&self, directory: &str) -> Vec<String> {
         let Ok(files) = fs::read_dir(self.file(directory)) else { return Vec::new() };
         let mut names: Vec<_> =
@@ -59,7 +59,7 @@ pub(crate) fn notebook(cells: &[Value]) -> Value {
     json!({"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": cells})
 }
 
-/// A code cell with tags.
+/// Returns a code cell with tags.
 pub(crate) fn tagged(code: &str, tag: &str) -> Value {
     json!({"cell_type": "code", "source": [code], "metadata": {"tags": [tag]}, "outputs": []})
 }
@@ -68,7 +68,7 @@ pub(crate) fn markdown(text: &str) -> Value {
     json!({"cell_type": "markdown", "source": text, "metadata": {"own": 1}, "id": "prose"})
 }
 
-/// Everything that a stream of a cell has.
+/// Returns the whole text of a stream of a cell.
 pub(crate) fn streamed(cell: &Value, name: &str) -> String {
     let outputs = cell["outputs"].as_array().unwrap();
     outputs
@@ -78,7 +78,7 @@ pub(crate) fn streamed(cell: &Value, name: &str) -> String {
         .collect()
 }
 
-/// A string, or the lines of one.
+/// Joins a string that may be a list of lines.
 pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::Array(lines) => lines.iter().map(|line| line.as_str().unwrap()).collect(),

@@ -1,4 +1,4 @@
-//! Python: cells, scripts, and how they end.
+//! Python: cells, scripts, and their ends.
 
 use std::fs;
 use std::io::Read as _;
@@ -27,13 +27,13 @@ fn the_value_of_a_cell_is_printed() {
 }
 
 #[test]
-fn lower_limits_of_ours_are_no_obstacle() {
+fn low_limits_of_sandboxes_itself_do_not_hinder_runs() {
     let code = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[1]";
     python(code).limited_to("512").output().assert(0, "512\n");
 }
 
 #[test]
-fn variables_for_the_loader_are_for_what_is_started() {
+fn loader_variables_reach_the_started_program() {
     let code = "import os, subprocess\nprint(os.environ['LD_LIBRARY_PATH'], '/nowhere.so' in open('/proc/self/maps').read())\n\
                 print('/nowhere.so' in subprocess.run(['true'], capture_output=True, text=True).stderr)";
     let variables = ["-e", "LD_PRELOAD=/nowhere.so", "-e", "LD_LIBRARY_PATH=/x", "-e", "OTHER=1"];
@@ -52,8 +52,8 @@ fn limits_of_ours_that_are_too_low_are_named_with_their_remedy() {
     for limit in ["32", "64", "96"] {
         let outcome = python("1").limited_to(limit).output();
         assert_eq!(outcome.status, 125, "{}", outcome.transcript());
-        let said = format!("may have {limit} open files");
-        assert!(outcome.stderr.contains(&said), "{}", outcome.transcript());
+        let message = format!("may have {limit} open files");
+        assert!(outcome.stderr.contains(&message), "{}", outcome.transcript());
         assert!(
             outcome.stderr.contains("hint: raise the limit of open files"),
             "{}",
@@ -70,7 +70,7 @@ fn both_streams_are_kept_apart() {
 }
 
 #[test]
-fn an_interpreter_that_gives_up_is_told() {
+fn a_dead_interpreter_is_reported() {
     let code = "import sys\ndef hook(*a): raise RuntimeError\nsys.addaudithook(hook)";
     let outcome = python(code).output();
     outcome.assert(125, "");
@@ -97,7 +97,7 @@ fn a_file_is_a_script() {
 }
 
 #[test]
-fn a_script_finds_what_is_mounted_or_copied_beside_it() {
+fn a_script_finds_files_mounted_or_copied_beside_it() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("beside.py"), "x = 5\n").unwrap();
     let code = "import sys, beside\nprint(beside.x, __file__, sys.argv, sys.path[0])\n";
@@ -165,7 +165,7 @@ fn content_of_any_kind_is_run_as_it_is() {
 
 #[test]
 fn the_end_of_the_code_is_the_status() {
-    for (code, status, said) in [
+    for (code, status, message) in [
         ("import sys; sys.exit(7)", 7, ""),
         ("import sys; sys.exit()", 0, ""),
         ("import sys; sys.exit(300)", 300 & 0xff, ""),
@@ -177,8 +177,8 @@ fn the_end_of_the_code_is_the_status() {
         let outcome = python(code).output();
         assert_eq!(outcome.status, status, "{code}: {outcome:?}");
         assert_eq!(outcome.text(), "", "{code}");
-        assert!(outcome.stderr.contains(said), "{code}: {outcome:?}");
-        assert!(!said.is_empty() || outcome.stderr.is_empty(), "{code}: {outcome:?}");
+        assert!(outcome.stderr.contains(message), "{code}: {outcome:?}");
+        assert!(!message.is_empty() || outcome.stderr.is_empty(), "{code}: {outcome:?}");
     }
     let outcome = python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").output();
     assert_eq!(outcome.status, 128 + 11, "{outcome:?}");
@@ -203,7 +203,7 @@ fn a_traceback_shows_the_code_and_nothing_of_ours() {
 }
 
 #[test]
-fn the_time_limit_ends_it_and_keeps_what_was_printed() {
+fn the_time_limit_ends_code_and_keeps_its_output() {
     let start = std::time::Instant::now();
     let outcome =
         python("print('before')\nimport time; time.sleep(30)").arg("-t").arg("0.5").output();
@@ -215,7 +215,7 @@ fn the_time_limit_ends_it_and_keeps_what_was_printed() {
 }
 
 #[test]
-fn the_environment_is_what_is_given() {
+fn the_environment_has_only_the_given_variables() {
     let code = "import os; print(os.environ.get('A'), os.environ.get('B'), os.environ.get('C'))";
     let call = python(code).arg("-e").arg("A=1=2").arg("-e").arg("B");
     let outcome = call.env("B", "from the host").env("C", "never").output();
@@ -256,7 +256,7 @@ fn results_without_text_are_noted_and_not_printed() {
 }
 
 #[test]
-fn weak_isolation_is_told_in_one_line() {
+fn weak_isolation_is_reported_in_one_line() {
     let outcome = python("1").arg("--isolation").arg("off").output();
     outcome.assert(0, "1\n");
     assert_eq!(outcome.stderr, "sandboxes: warning: isolation is off: the code has your rights\n");
@@ -278,12 +278,12 @@ fn code_that_closes_the_way_to_its_host_has_not_succeeded() {
         assert_eq!(outcome.status, 125, "{code}: {outcome:?}");
         assert!(outcome.text().contains("\"connection_lost\""), "{code}: {outcome:?}");
     }
-    // That is what the code itself wanted.
+    // The code itself ended the interpreter.
     python("import os; os._exit(0)").output().assert(0, "");
 }
 
 #[test]
-fn what_is_kept_for_the_next_start_may_be_anything() {
+fn a_damaged_start_cache_is_no_obstacle() {
     let cache = tempfile::tempdir().unwrap();
     let one = || python("6*7").env("XDG_CACHE_HOME", cache.path()).output().assert(0, "42\n");
     let kept = || {
@@ -302,7 +302,7 @@ fn what_is_kept_for_the_next_start_may_be_anything() {
         one();
         assert_eq!(fs::read(kept()).unwrap().len(), whole.len(), "it was replaced");
     }
-    // What others can write is not read, and neither is a link.
+    // Files that other users can write, and links, are not read.
     let other = cache.path().join("other");
     fs::write(&other, b"no byte code").unwrap();
     let name = kept();
@@ -314,7 +314,7 @@ fn what_is_kept_for_the_next_start_may_be_anything() {
 
 #[test]
 fn nothing_is_written_to_the_host_once_it_has_returned() {
-    // More than there are processors, so that some have begun to write when they are ended, and do not run.
+    // More processes than processors, so that some are ended while they write.
     let code = "import os, time
 for name in range(40):
     if os.fork() == 0:
@@ -329,8 +329,8 @@ time.sleep(0.3)";
         let outcome = python(code).args(["--mount", &mount]).output();
         let written = || -> Vec<_> {
             let files = (0..40).map(|name| folder.path().join(name.to_string()));
-            let told = files.filter_map(|file| fs::metadata(file).ok());
-            told.map(|told| (told.len(), told.modified().ok())).collect()
+            let reported = files.filter_map(|file| fs::metadata(file).ok());
+            reported.map(|reported| (reported.len(), reported.modified().ok())).collect()
         };
         let at_the_end = written();
         thread::sleep(Duration::from_millis(300));
@@ -340,7 +340,7 @@ time.sleep(0.3)";
 }
 
 #[test]
-fn no_control_group_is_left_once_it_has_returned() {
+fn no_control_group_is_left_after_a_run() {
     let code = "import time; print('limited', flush=True); time.sleep(0.3)";
     let mut child = python(code).args(["--cpus", "0.5"]).spawn();
     let prefix = format!("code-sandboxes-{}-", child.id());
@@ -364,7 +364,7 @@ fn no_control_group_is_left_once_it_has_returned() {
     if is_limited {
         assert!(outcome.status == 0 && !while_it_ran.is_empty(), "{outcome:?}");
     } else {
-        // None can be made here, as by an ordinary user.
+        // Control groups cannot be created here, as by an ordinary user.
         assert!(outcome.stderr.contains("`cpu` cannot be enforced"), "{outcome:?}");
     }
 }

@@ -49,7 +49,7 @@ fn the_first_one_interrupts_code() {
 #[test]
 fn interrupted_code_may_clean_up() {
     let code = "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(30)\nexcept KeyboardInterrupt:\n    print('cleaned up')";
-    // Several times, because the interrupt may meet the code anywhere near the print.
+    // Several times, because the interrupt may arrive at any point around the print.
     for _ in 0..10 {
         let (outcome, time) = interrupt(python(code), 1);
         outcome.assert(130, "cleaned up\n");
@@ -87,7 +87,7 @@ fn json_is_printed_when_interrupted() {
 }
 
 #[test]
-fn what_was_started_to_outlive_its_terminal_does() {
+fn programs_started_with_nohup_outlive_the_terminal() {
     let directory = tempfile::tempdir().unwrap();
     let line = format!(
         "trap '' HUP; {} run 'sleep 3; echo end' & sleep 1; kill -HUP $!; wait $!",

@@ -53,7 +53,7 @@ fn a_snapshot_is_taken_listed_gone_back_to_and_deleted() {
     assert_eq!(listed(&world), [json!(null); 0]);
 }
 
-/// Interpreters of a snapshot are with whoever has the sandbox; deleting it is told there.
+/// The interpreters of a snapshot belong to the supervisor of the sandbox, which deletes them with the snapshot.
 #[test]
 fn with_a_snapshot_its_interpreters_go() {
     let world = World::new();
@@ -71,19 +71,19 @@ fn with_a_snapshot_its_interpreters_go() {
         }
     };
     world.ok(&["snapshot", "create", "lab", "one"]);
-    // The copy, and its next one.
+    // A copy, and a copy of the copy.
     until(before + 2);
     world.ok(&["snapshot", "rm", "one"]);
     until(before);
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn impossible_snapshots_are_errors() {
     let world = World::new();
     world.create(&["--name", "lab"]);
-    for (arguments, status, said) in [
+    for (arguments, status, message) in [
         (&["snapshot", "create", "lab", "../x"][..], 2, "names have 1 to 64"),
-        (&["snapshot", "create", "nobody", "one"], 125, "nobody"),
+        (&["snapshot", "create", "missing", "one"], 125, "missing"),
         (&["snapshot", "restore", "lab", "one"], 125, "snapshot \"one\" not found"),
         (&["snapshot", "rm", "one"], 125, "snapshot \"one\" not found"),
         (&["run", "--snapshot", "one", "true"], 125, "snapshot \"one\" not found"),
@@ -92,7 +92,7 @@ fn what_cannot_be_is_an_error() {
     ] {
         let outcome = world.run(arguments);
         assert_eq!(outcome.status, status, "{arguments:?}: {}", outcome.transcript());
-        assert!(outcome.stderr.contains(said), "{arguments:?}: {}", outcome.transcript());
+        assert!(outcome.stderr.contains(message), "{arguments:?}: {}", outcome.transcript());
     }
     world.ok(&["snapshot", "create", "lab", "one"]);
     let again = world.run(&["snapshot", "create", "lab", "one", "--json"]);

@@ -1,4 +1,4 @@
-//! Running the binary, never for longer than a minute.
+//! Runs the binary, for at most a minute.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Names a binary to test instead of the one that was built along.
+/// Variable that names a binary to test instead of the one that was built with the tests.
 const BINARY_VARIABLE: &str = "SANDBOX_TEST_CLI";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What came of a run of the binary.
+/// The result of a run of the binary.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) status: i32,
@@ -32,7 +32,7 @@ impl Outcome {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// All of it, for snapshots.
+    /// Formats the whole result, for snapshots.
     pub(crate) fn transcript(&self) -> String {
         format!("status {}\n[stdout]\n{}[stderr]\n{}", self.status, self.text(), self.stderr)
     }
@@ -49,13 +49,13 @@ pub(crate) struct Call {
     stdin: Option<Vec<u8>>,
 }
 
-/// The binary that is tested.
+/// Returns the path of the binary to test.
 pub(crate) fn binary() -> PathBuf {
     env::var_os(BINARY_VARIABLE)
         .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_sandboxes")), PathBuf::from)
 }
 
-/// A line for a shell in a directory, whose `bin` comes first on the `PATH`.
+/// Runs a shell line in a directory, whose `bin` comes first on the `PATH`.
 pub(crate) fn shell(line: &str, directory: &Path) -> Outcome {
     let path = env::var_os("PATH").unwrap_or_default();
     let own = std::iter::once(directory.join("bin"));
@@ -63,7 +63,7 @@ pub(crate) fn shell(line: &str, directory: &Path) -> Outcome {
     let mut command = Command::new("sh");
     command.args(["-c", line]).current_dir(directory).env("PATH", path);
     command.env_remove("RUST_LOG").env_remove("COLUMNS");
-    // A supervisor of its own, which does not stay.
+    // A supervisor of its own, which ends when it is idle.
     command.env("CODE_SANDBOXES_RUNTIME_DIR", directory.join(".supervisor"));
     command.env("CODE_SANDBOXES_STATE_DIR", directory.join(".state"));
     command.env("CODE_SANDBOXES_SUPERVISOR_IDLE", "1");
@@ -78,20 +78,20 @@ pub(crate) fn sandboxes<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>)
     Call { command, stdin: None }
 }
 
-/// `sandboxes run`
+/// Prepares `sandboxes run`.
 pub(crate) fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call {
     let mut call = sandboxes(["run"]);
     call.command.args(arguments);
     call
 }
 
-/// `sandboxes run --lang python CODE`
+/// Prepares `sandboxes run --lang python CODE`.
 pub(crate) fn python(code: &str) -> Call {
     run(["--lang", "python", code])
 }
 
 impl Call {
-    /// Lets the binary open only so many files.
+    /// Limits the number of open files of the binary.
     pub(crate) fn limited_to(self, files: &str) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -n \"$1\"; shift; exec \"$@\"", "sh", files]);
@@ -156,7 +156,7 @@ impl Call {
     }
 }
 
-/// Waits for the end of a child, and collects what it has left to say.
+/// Waits for the end of a child, and collects its remaining output.
 pub(crate) fn finish(mut child: Child) -> Outcome {
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
@@ -166,7 +166,7 @@ pub(crate) fn finish(mut child: Child) -> Outcome {
     Outcome { status, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() }
 }
 
-/// The exit status, or a panic when it takes too long.
+/// Waits for the exit status, and panics after the time limit.
 pub(crate) fn wait(child: &mut Child) -> i32 {
     let start = Instant::now();
     loop {

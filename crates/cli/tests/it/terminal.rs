@@ -1,4 +1,4 @@
-//! People at a terminal: the built binary on a pseudo-terminal, and the keys they press.
+//! The built binary on a pseudo-terminal, driven by key presses.
 
 mod progress;
 mod pty;

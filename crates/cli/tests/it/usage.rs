@@ -1,4 +1,4 @@
-//! What is refused before anything runs.
+//! Usage errors: refused before any code runs.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,7 +12,7 @@ fn wrong_usage_is_refused_with_status_2() {
     let script = directory.path().join("x.py");
     std::fs::write(&script, "print(1)").unwrap();
     let script = script.to_str().unwrap();
-    for (arguments, said) in [
+    for (arguments, message) in [
         (
             &["--lang", "python", "code", "--file", script][..],
             "inline code takes no arguments|code and --file",
@@ -71,10 +71,10 @@ fn wrong_usage_is_refused_with_status_2() {
         (&["--deps", "--lang", "python", "1"], "--deps is not for python"),
     ] {
         let outcome = run(arguments).output();
-        let told = format!("{}{}", outcome.text(), outcome.stderr);
-        let expected = said.split('|').any(|said| told.contains(said));
-        assert!(expected, "{arguments:?}: {told}");
-        assert_eq!(outcome.status, 2, "{arguments:?}: {told}");
+        let reported = format!("{}{}", outcome.text(), outcome.stderr);
+        let expected = message.split('|').any(|message| reported.contains(message));
+        assert!(expected, "{arguments:?}: {reported}");
+        assert_eq!(outcome.status, 2, "{arguments:?}: {reported}");
     }
 }
 
@@ -84,13 +84,13 @@ fn nothing_to_run_is_an_error() {
     status 2
     [stdout]
     [stderr]
-    sandboxes: error: no command is given, and the language of the code on standard input is not known
-    sandboxes: hint: say the language with --lang: python, node, typescript, go, rust, bash, sh, kernel
+    sandboxes: error: no command is given, and the language of the code on standard input is unknown
+    sandboxes: hint: give the language with --lang: python, node, typescript, go, rust, bash, sh, kernel
     ");
 }
 
 #[test]
-fn variants_that_this_build_lacks_are_our_failure() {
+fn variants_that_this_build_lacks_are_failures_of_sandboxes() {
     insta::assert_snapshot!(run(["-p", "e2b", "ls"]).output().transcript(), @"
     status 125
     [stdout]
@@ -101,7 +101,7 @@ fn variants_that_this_build_lacks_are_our_failure() {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_refused() {
+fn unenforceable_limits_are_refused() {
     let outcome = run(["--gpu", "T4", "ls"]).output();
     insta::assert_snapshot!(outcome.transcript(), @"
     status 125
@@ -137,26 +137,28 @@ fn errors_are_json_when_json_is_asked_for() {
 }
 
 #[test]
-fn an_argument_that_is_no_text_is_named() {
+fn an_argument_that_is_not_utf8_is_named() {
     let outcome = run([OsStr::new("echo"), OsStr::from_bytes(b"caf\xe9")]).output();
     assert_eq!(outcome.status, 2, "{outcome:?}");
     assert!(outcome.stderr.contains(r#"not UTF-8 text: "caf\xE9""#), "{}", outcome.stderr);
 }
 
 #[test]
-fn too_much_code_is_refused_in_the_words_of_the_user() {
+fn too_much_code_is_refused_with_the_name_of_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("big.py");
-    for (bytes, said) in [(60 << 20, ""), ((60 << 20) + 1, "big.py has more than 60 MiB of code")] {
+    for (bytes, message) in
+        [(60 << 20, ""), ((60 << 20) + 1, "big.py has more than 60 MiB of code")]
+    {
         std::fs::write(&path, vec![b'#'; bytes]).unwrap();
         let outcome = run([OsStr::new("--file"), path.as_os_str()]).output();
-        assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
-        assert_eq!(outcome.status, if said.is_empty() { 0 } else { 2 }, "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
+        assert_eq!(outcome.status, if message.is_empty() { 0 } else { 2 }, "{}", outcome.stderr);
     }
 }
 
 #[test]
-fn errors_in_a_stream_say_what_they_are() {
+fn errors_in_a_stream_have_a_type() {
     for arguments in
         [&["run", "--stream-json", "-t", "0", "ls"][..], &["run", "--stream-json", "--bad"]]
     {
@@ -175,8 +177,8 @@ fn python_is_found_without_a_path() {
     if ["/usr/local/bin/python3", "/usr/bin/python3"].iter().any(|path| Path::new(path).exists()) {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "42\n", "{output:?}");
     } else {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("PATH is not set"), "{output:?}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains("PATH is not set"), "{output:?}");
     }
 }
 

@@ -1,11 +1,11 @@
-"""Says of each notebook whether nbformat finds it valid, and fails when it does not."""
+"""Validates each notebook with nbformat, and fails when one is invalid."""
 
 import sys
 import warnings
 
 import nbformat
 
-# What nbformat would mend is wrong, too.
+# A warning about a defect that nbformat mends is an error too.
 warnings.simplefilter("error")
 for path in sys.argv[1:]:
     notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)

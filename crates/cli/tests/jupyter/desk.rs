@@ -7,19 +7,19 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// Names the interpreter that has Jupyter.
+/// Variable that names the interpreter that has Jupyter.
 pub(crate) const VARIABLE: &str = "SANDBOX_TEST_JUPYTER_PYTHON";
-/// Names a binary to test instead of the one that was built along.
+/// Variable that names a binary to test instead of the one that was built with the tests.
 const BINARY_VARIABLE: &str = "SANDBOX_TEST_CLI";
 const CHECK: &str = include_str!("check.py");
 const EXECUTE: &str = include_str!("execute.py");
 
-/// The interpreter, if there is one.
+/// Returns the interpreter, if the variable names one.
 pub(crate) fn python() -> Option<PathBuf> {
     env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) status: i32,
@@ -34,7 +34,7 @@ impl Outcome {
     }
 }
 
-/// The directory.
+/// A directory with notebooks.
 pub(crate) struct Desk(tempfile::TempDir);
 
 impl Desk {
@@ -54,7 +54,7 @@ impl Desk {
         serde_json::from_slice(&fs::read(self.file(name)).unwrap()).unwrap()
     }
 
-    /// Names of files, sorted.
+    /// Lists the names of files, sorted.
     pub(crate) fn names(&self, directory: &str) -> Vec<String> {
         let files = fs::read_dir(self.file(directory)).unwrap();
         let mut names: Vec<_> =
@@ -63,7 +63,7 @@ impl Desk {
         names
     }
 
-    /// `sandboxes run`
+    /// Runs `sandboxes run`.
     pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
         let own = || env!("CARGO_BIN_EXE_sandboxes").into();
         let mut command = Command::new(env::var_os(BINARY_VARIABLE).unwrap_or_else(own));
@@ -71,14 +71,14 @@ impl Desk {
         self.finish(command.env("CODE_SANDBOXES_PYTHON", python().unwrap()))
     }
 
-    /// Has nbformat look at each of them.
+    /// Validates each notebook with nbformat.
     pub(crate) fn validate(&self, names: &[&str]) {
         let outcome = self.finish(self.python(CHECK).args(names));
         assert_eq!(outcome.status, 0, "{outcome:?}");
         assert_eq!(outcome.stdout.lines().count(), names.len(), "{outcome:?}");
     }
 
-    /// Runs a notebook as Jupyter does, without anything of ours.
+    /// Runs a notebook with Jupyter's own tools, without `sandboxes`.
     pub(crate) fn run_in_jupyter(&self, input: &str, output: &str) {
         let outcome = self.finish(self.python(EXECUTE).args([input, output]));
         assert_eq!(outcome.status, 0, "{outcome:?}");
@@ -100,7 +100,7 @@ impl Desk {
     }
 }
 
-/// Outputs with text as one string, however it was written.
+/// Returns outputs with each text as one string, which may be stored as a list of lines.
 pub(crate) fn plain(outputs: &[Value]) -> Vec<Value> {
     let whole = |value: &Value| match value {
         Value::Array(lines) => {

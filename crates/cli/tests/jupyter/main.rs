@@ -1,4 +1,4 @@
-//! What Jupyter itself says of notebooks that `sandboxes` writes, and notebooks in kernels.
+//! Jupyter's own tools on notebooks that `sandboxes` writes, and notebooks in kernels.
 //!
 //! `SANDBOX_TEST_JUPYTER_PYTHON` names an interpreter that has ipykernel, bash_kernel, nbformat, matplotlib and pandas.
 //! Without it these tests are reported as ignored, and fail where `CI` is set.
@@ -13,9 +13,12 @@ use serde_json::json;
 use self::desk::{Desk, VARIABLE, python};
 
 const CASES: [(&str, fn()); 5] = [
-    ("what_is_written_is_valid_whatever_was_run", what_is_written_is_valid_whatever_was_run),
-    ("what_was_written_runs_again_alike", what_was_written_runs_again_alike),
-    ("what_was_written_runs_in_jupyter", what_was_written_runs_in_jupyter),
+    ("written_notebooks_are_valid", written_notebooks_are_valid),
+    (
+        "written_notebooks_run_again_with_the_same_outputs",
+        written_notebooks_run_again_with_the_same_outputs,
+    ),
+    ("written_notebooks_run_in_jupyter", written_notebooks_run_in_jupyter),
     ("kernels_run_notebooks_and_figures_are_files", kernels_run_notebooks_and_figures_are_files),
     ("kernels_run_notebooks_of_their_language", kernels_run_notebooks_of_their_language),
 ];
@@ -37,7 +40,7 @@ fn main() {
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
-fn what_is_written_is_valid_whatever_was_run() {
+fn written_notebooks_are_valid() {
     let desk = Desk::new();
     let everything = "import sys\nprint('out\\n\\nmore', end='')\nprint('é\\x1b[0m', file=sys.stderr)\n\
         display({'text/plain': 5, 'text/html': ['a'], 'application/json': None,\n\
@@ -80,7 +83,7 @@ fn sums() -> serde_json::Value {
     ]})
 }
 
-fn what_was_written_runs_again_alike() {
+fn written_notebooks_run_again_with_the_same_outputs() {
     let desk = Desk::new();
     desk.write("in.ipynb", &sums());
     for (input, output) in [("in.ipynb", "one.ipynb"), ("one.ipynb", "two.ipynb")] {
@@ -90,7 +93,7 @@ fn what_was_written_runs_again_alike() {
     assert_eq!(desk.read("one.ipynb"), desk.read("two.ipynb"));
 }
 
-fn what_was_written_runs_in_jupyter() {
+fn written_notebooks_run_in_jupyter() {
     let desk = Desk::new();
     desk.write("in.ipynb", &sums());
     desk.run(&["in.ipynb", "--notebook", "ours.ipynb"]).assert("20\nshown\n42\n20\n");
@@ -163,6 +166,6 @@ fn kernels_run_notebooks_of_their_language() {
     desk.validate(&["bash.ipynb"]);
     let outcome = run("python3", "python.ipynb");
     assert_eq!(outcome.status, 125, "{outcome:?}");
-    let why = "the notebook is in bash, and the sandbox runs python";
+    let why = "the notebook is in bash, but the sandbox runs python";
     assert!(outcome.stderr.contains(why), "{outcome:?}");
 }

@@ -47,7 +47,7 @@ fn a_run_becomes_a_notebook_of_one_cell() {
 }
 
 #[test]
-fn a_notebook_keeps_what_is_not_code_and_gets_new_outputs() {
+fn a_notebook_keeps_other_cells_and_gets_new_outputs() {
     let saved = json!({
         "cell_type": "code", "source": "1/0 if x else x", "metadata": {"k": "v"}, "outputs":
         [{"output_type": "stream", "name": "stdout", "text": "stale"}], "execution_count": 99,
@@ -77,7 +77,7 @@ fn a_notebook_keeps_what_is_not_code_and_gets_new_outputs() {
     let traceback = error["traceback"].as_array().unwrap();
     assert_eq!(traceback[0], "Traceback (most recent call last):");
     assert_eq!(traceback.last().unwrap(), "ZeroDivisionError: division by zero");
-    // It did not run, and does not look as if it had.
+    // A cell that did not run has no execution count and no outputs.
     assert_eq!((&cells[3]["outputs"], &cells[3]["execution_count"]), (&json!([]), &json!(null)));
     assert_eq!(fs::read(desk.file("in.ipynb")).unwrap(), before);
 }
@@ -93,7 +93,7 @@ fn updates_and_clearing_are_as_on_the_screen_of_a_front_end() {
         json!([show("one"), show("one")].join("\n")),
         json!(update("two")),
         json!([&cleared[..], &["display('left')"]].concat().join("\n")),
-        // What is printed comes another way than what is displayed.
+        // Printed text takes another path than displayed objects.
         json!("import time; print('gone', flush=True); time.sleep(0.3)\nclear_output(wait=True)"),
         json!(
             "print('gone', flush=True); time.sleep(0.3); clear_output(wait=True); time.sleep(0.3)\n\
@@ -115,7 +115,7 @@ fn updates_and_clearing_are_as_on_the_screen_of_a_front_end() {
 }
 
 #[test]
-fn a_run_that_did_not_end_by_itself_says_so_in_the_notebook() {
+fn a_run_that_was_ended_is_marked_in_the_notebook() {
     let desk = Desk::with(&[json!("print('before', flush=True)\nimport time; time.sleep(30)")]);
     let call = run(["in.ipynb", "-t", "0.7", "--notebook", "out.ipynb"]).directory(desk.path());
     assert_eq!(call.output().status, 124);
@@ -140,7 +140,7 @@ fn the_notebook_itself_is_replaced_when_it_is_named() {
 }
 
 #[test]
-fn a_notebook_is_written_when_nobody_reads_the_output() {
+fn a_notebook_is_written_when_the_output_is_unread() {
     let desk = Desk::with(&[json!("print('x' * 100_000)"), json!("print('y' * 1_000_000)")]);
     let line = "\"$0\" run in.ipynb --notebook out.ipynb | head -c 1 >/dev/null";
     let program = fs::canonicalize(crate::support::binary()).unwrap();
@@ -151,7 +151,7 @@ fn a_notebook_is_written_when_nobody_reads_the_output() {
 }
 
 #[test]
-fn json_says_where_results_are_and_what_could_not_be_written() {
+fn json_has_the_paths_of_results_and_the_failures() {
     let desk = Desk::with(&[json!("display({'image/png': 'AAAA'}, raw=True)\n1")]);
     let arguments = ["in.ipynb", "--json", "--notebook", "out.ipynb", "--save-outputs", "files"];
     let result = run(arguments).directory(desk.path()).output().json();
@@ -159,7 +159,7 @@ fn json_says_where_results_are_and_what_could_not_be_written() {
     assert_eq!(result["saved"], json!(["files/cell-1-output-1.png", "files/cell-1-output-2.txt"]));
     assert!(result.get("not_saved").is_none());
 
-    // Somebody puts a file there while it runs.
+    // Another process creates the file during the run.
     let desk = Desk::with(&[json!("print('ready', flush=True)\nimport time; time.sleep(1)\n5")]);
     let mut child = run(["in.ipynb", "--stream-json", "--save-outputs", "files"])
         .directory(desk.path())
@@ -177,7 +177,7 @@ fn json_says_where_results_are_and_what_could_not_be_written() {
 }
 
 #[test]
-fn an_interrupted_notebook_has_what_there_was_until_then() {
+fn an_interrupted_notebook_has_the_outputs_so_far() {
     let stubborn = "import time\nprint('ready', flush=True)\nwhile True:\n    try:\n        \
         time.sleep(30)\n    except KeyboardInterrupt:\n        pass";
     let polite = "import time\nprint('ready', flush=True)\ntime.sleep(30)";
@@ -186,8 +186,8 @@ fn an_interrupted_notebook_has_what_there_was_until_then() {
         let call = run(["in.ipynb", "--notebook", "out.ipynb"]).directory(desk.path());
         let (outcome, _) = interrupt(call, times);
         outcome.assert(130, "");
-        let said = "sandboxes: note: interrupted in code cell 1 of 2; the last one did not run\n";
-        assert!(outcome.stderr.ends_with(said), "{outcome:?}");
+        let note = "sandboxes: note: interrupted in code cell 1 of 2; the last cell did not run\n";
+        assert!(outcome.stderr.ends_with(message), "{outcome:?}");
         let cell = desk.read("out.ipynb")["cells"][0].clone();
         assert_eq!(streamed(&cell, "stdout"), "ready\n");
         let outputs = cell["outputs"].as_array().unwrap();
@@ -209,7 +209,7 @@ fn a_notebook_is_written_when_something_ran_or_nothing_was_to_run() {
 }
 
 #[test]
-fn an_id_that_is_known_updates_what_an_earlier_cell_shows() {
+fn a_known_display_id_updates_the_output_of_an_earlier_cell() {
     let desk = Desk::with(&[
         json!("display('old', display_id='x')\nplace = display(display_id=True)"),
         json!("display('new', display_id='x')\nplace.update('filled')"),
@@ -250,7 +250,7 @@ view = {'application/vnd.jupyter.widget-view+json': {'model_id': 'm1'}, 'text/pl
         let states = &states["application/vnd.jupyter.widget-state+json"];
         assert_eq!(states["state"]["m1"]["model_name"], "Own", "{name}: {states}");
     }
-    // Those of an earlier run are of no use where nothing shows them.
+    // Widget states of an earlier run are dropped when no output shows them.
     let quiet = Desk::with(&[]);
     let mut before = super::notebook(&[json!("1")]);
     before["metadata"]["widgets"] = json!({"old": {}});

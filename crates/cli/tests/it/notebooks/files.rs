@@ -8,7 +8,7 @@ use super::Desk;
 use crate::support::{python, run};
 
 #[test]
-fn everything_that_is_displayed_becomes_a_file_and_is_listed() {
+fn every_displayed_object_becomes_a_file_and_is_listed() {
     let desk = Desk::with(&[]);
     let code = "print('no file')\n\
         display({'image/png': 'aGVsbG8=', 'text/plain': '<Figure>'}, raw=True)\n\
@@ -37,7 +37,7 @@ fn everything_that_is_displayed_becomes_a_file_and_is_listed() {
 }
 
 #[test]
-fn a_second_run_overwrites_only_when_that_is_said() {
+fn a_second_run_overwrites_only_with_the_flag() {
     let desk = Desk::with(&[json!("x = 1"), json!("import os; os.environ['V']")]);
     let value = |value: &str, more: &[&str]| {
         let arguments = ["-e", value, "-q", "--save-outputs", "out"];
@@ -52,7 +52,7 @@ fn a_second_run_overwrites_only_when_that_is_said() {
 }
 
 #[test]
-fn what_code_calls_a_type_does_not_choose_where_files_go() {
+fn types_from_code_do_not_choose_the_paths_of_files() {
     let desk = Desk::with(&[]);
     let code =
         "display({'../../../escape': 'x', '/tmp/escape': 'y', 'image/../../x': 'AAAA'}, raw=True)";
@@ -64,11 +64,11 @@ fn what_code_calls_a_type_does_not_choose_where_files_go() {
 }
 
 #[test]
-fn without_anything_displayed_there_is_no_directory() {
+fn without_displayed_objects_there_is_no_directory() {
     let desk = Desk::with(&[]);
     let call = python("print(1)").arg("--save-outputs").arg("out").directory(desk.path());
     let outcome = call.output();
     outcome.assert(0, "1\n");
-    assert_eq!(outcome.stderr, "sandboxes: note: nothing to save: nothing was displayed\n");
+    assert_eq!(outcome.stderr, "sandboxes: note: nothing was displayed, so no file was saved\n");
     assert!(!desk.file("out").exists());
 }

@@ -42,8 +42,8 @@ fn a_cell_that_fails_ends_the_run_and_is_named() {
         ours,
         [
             "sandboxes: error: code cell 2 of 4 raised ZeroDivisionError: division by zero; \
-             the 2 after it did not run",
-            "sandboxes: hint: --allow-errors goes on after an exception",
+             the 2 cells after it did not run",
+            "sandboxes: hint: --allow-errors continues after an exception",
         ]
     );
 }
@@ -62,9 +62,9 @@ fn cells_that_may_raise_do_not_end_it() {
 
 #[test]
 fn a_cell_that_exits_is_the_last_one_and_its_status_is_ours() {
-    for (status, said) in [
-        (3, "sandboxes: error: code cell 1 of 2 exited with status 3; the last one did not run\n"),
-        (0, "sandboxes: note: code cell 1 of 2 exited with status 0; the last one did not run\n"),
+    for (status, message) in [
+        (3, "sandboxes: error: code cell 1 of 2 exited with status 3; the last cell did not run\n"),
+        (0, "sandboxes: note: code cell 1 of 2 exited with status 0; the last cell did not run\n"),
     ] {
         let desk = Desk::with(&[
             json!(format!("import sys; sys.exit({status})")),
@@ -72,9 +72,9 @@ fn a_cell_that_exits_is_the_last_one_and_its_status_is_ours() {
         ]);
         let outcome = run(["in.ipynb"]).directory(desk.path()).output();
         outcome.assert(status, "");
-        assert_eq!(outcome.stderr, said);
+        assert_eq!(outcome.stderr, message);
     }
-    // However quietly it ends, cells that did not run are no success.
+    // A run with cells that did not run is not a success, even with status 0 of the code.
     for (code, status) in [("import os; os._exit(9)", 9), ("import os; os._exit(0)", 125)] {
         let desk = Desk::with(&[json!(code), json!("print('never')")]);
         let outcome = run(["in.ipynb", "--allow-errors"]).directory(desk.path()).output();
@@ -118,7 +118,7 @@ fn json_has_the_result_of_every_cell_that_ran() {
 }
 
 #[test]
-fn events_say_which_cell_they_are_of() {
+fn events_have_the_index_of_their_cell() {
     let desk = Desk::with(&[json!("print('a')"), json!("print('b')")]);
     let outcome = run(["in.ipynb", "--stream-json"]).directory(desk.path()).output();
     let lines: Vec<Value> =
@@ -172,7 +172,7 @@ fn parameters_take_the_place_of_defaults() {
         .directory(desk.path())
         .output();
     outcome.assert(0, "'say \"x\"' 42 2.5 True None\n");
-    // What was written is run once more, with other values in the same place.
+    // The written notebook runs again, with other values in the same place.
     let written = desk.read("made/of/out.ipynb");
     assert_eq!(written["cells"][2]["metadata"]["tags"], json!(["injected-parameters"]));
     let again = run(["made/of/out.ipynb", "-P", "count=1"]).directory(desk.path()).output();

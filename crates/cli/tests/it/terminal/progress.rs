@@ -1,11 +1,11 @@
-//! What a person sees of a notebook while it runs.
+//! The progress of a notebook on a terminal.
 
 use std::fs;
 
 use super::pty::Home;
 
 #[test]
-fn a_terminal_says_which_cell_comes() {
+fn a_terminal_shows_the_current_cell() {
     let home = Home::new();
     let path = home.path().join("in.ipynb");
     let cells = r#"[{"cell_type": "code", "source": "\nx = 6\n"},

@@ -1,4 +1,4 @@
-//! The binary on a pseudo-terminal: keys go in, and what is shown comes out.
+//! The binary on a pseudo-terminal: keys go in, and the screen comes out.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -18,16 +18,16 @@ use tempfile::TempDir;
 
 use crate::support::{binary, sandboxes, wait};
 
-/// Only to catch what hangs.
+/// Maximum wait, to catch hangs.
 const TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const PROMPT: &str = ">>> ";
-/// What the editor prints when a text is done.
+/// Printed by the editor at the end of an input.
 pub(super) const DONE: &str = "\u{1b}[?2004l";
 pub(super) const CTRL_C: &str = "\u{3}";
 pub(super) const CTRL_D: &str = "\u{4}";
 pub(super) const UP: &str = "\u{1b}[A";
 
-/// A place with a supervisor and a history of its own.
+/// A directory with a supervisor and a history of its own.
 pub(super) struct Home(TempDir);
 
 impl Home {
@@ -54,7 +54,7 @@ impl Home {
         ]
     }
 
-    /// Runs without a terminal.
+    /// Runs a command line without a terminal.
     #[track_caller]
     pub(super) fn ok(&self, arguments: &[&str], stdin: &str) -> String {
         let call = self
@@ -75,7 +75,7 @@ impl Home {
     }
 
     pub(super) fn terminal_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Terminal {
-        // It makes the terminal that of a session, whose leader the binary is then.
+        // Gives the binary a session of its own with this terminal.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(binary()).args(arguments);
         for name in ["RUST_LOG", "COLUMNS", "TMUX", "KITTY_WINDOW_ID"] {
@@ -94,7 +94,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // Its supervisor ends when it has nothing left.
+        // Its supervisor ends when it is idle.
         let mut command = Command::new(binary());
         command.args(["rm", "--all", "--quiet"]).envs(self.variables());
         let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -106,7 +106,7 @@ pub(super) struct Terminal {
     child: Child,
     keys: File,
     shown: Receiver<Vec<u8>>,
-    /// What has been shown and not been looked at.
+    /// Output that no expectation has consumed.
     rest: String,
     before: LocalModes,
 }
@@ -130,7 +130,7 @@ impl Terminal {
         let mut screen = keys.try_clone().unwrap();
         thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // At the end the read fails: nobody has the other side any more.
+            // At the end the read fails, because the other side is closed.
             while let Ok(length) = screen.read(&mut buffer) {
                 if length == 0 || sender.send(buffer[..length].to_vec()).is_err() {
                     break;
@@ -151,7 +151,7 @@ impl Terminal {
         self.keys.write_all(keys.as_ref()).unwrap();
     }
 
-    /// Waits until that is shown. Returns what came before.
+    /// Waits until a text is shown. Returns the output before it.
     #[track_caller]
     pub(super) fn expect(&mut self, text: &str) -> String {
         let until = Instant::now() + TIMEOUT;
@@ -169,7 +169,7 @@ impl Terminal {
         }
     }
 
-    /// Runs a cell on one line. Returns what is shown until the next prompt.
+    /// Runs a cell on one line. Returns the output until the next prompt.
     #[track_caller]
     pub(super) fn cell(&mut self, code: &str) -> String {
         self.press(code);
@@ -182,7 +182,7 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for the end. Returns the status and what was shown last; the terminal is as it was.
+    /// Waits for the end. Returns the status and the rest of the output; asserts that the terminal modes are restored.
     #[track_caller]
     pub(super) fn end(mut self) -> (i32, String) {
         let status = wait(&mut self.child);
@@ -204,7 +204,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Only after a failure it is still there.
+        // The program still runs only after a failure.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

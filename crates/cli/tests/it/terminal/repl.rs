@@ -1,4 +1,4 @@
-//! `sandboxes repl`, as somebody types.
+//! `sandboxes repl`, driven by key presses.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use super::pty::{CTRL_C, DONE, Home, PROMPT, Terminal, UP};
 use crate::jupyter::interpreter;
 
 #[test]
-fn a_session_keeps_what_was_defined_and_shows_values() {
+fn a_session_keeps_definitions_and_shows_values() {
     let home = Home::new();
     let mut terminal = home.repl(&[]);
     assert_eq!(terminal.cell("x = 41"), "\r\n\u{1b}[?2004h\u{1b}[?2026h\r\u{1b}[K");
@@ -48,11 +48,11 @@ fn incomplete_code_goes_on_in_the_next_line() {
         let shown = terminal.cell(second);
         assert!(shown.contains(&format!("\r\n{value}\r\n")), "{shown:?}");
     }
-    // The whole of it comes back, and can be changed.
+    // The history returns the whole text, which can be edited.
     terminal.press(UP);
     terminal.press("\u{7f}7");
     assert!(terminal.cell("").contains("\r\n11\r\n"));
-    // Backspace takes a step of the indentation back.
+    // Backspace removes one step of indentation.
     terminal.press("if None:\r");
     terminal.expect("None:\r\n    ");
     terminal.press("x = 1\r");
@@ -62,13 +62,13 @@ fn incomplete_code_goes_on_in_the_next_line() {
     terminal.expect(DONE);
     let shown = terminal.expect(PROMPT);
     assert!(shown.contains("\r\nelse\r\n"), "{shown:?}");
-    // What can never be right is told at once.
+    // A syntax error is reported at once.
     assert!(terminal.cell("x = )").contains("SyntaxError"));
-    // Alt-Enter begins a line anywhere.
+    // Alt-Enter inserts a line break anywhere.
     terminal.press("1\u{1b}\r");
     terminal.expect("1\r\n");
     assert!(terminal.cell("2").contains("\r\n2\r\n"));
-    // A paste is one text.
+    // A paste is one input.
     terminal.press("\u{1b}[200~def f():\n    return 6 * 7\n\nf()\u{1b}[201~\r");
     terminal.expect(DONE);
     assert!(terminal.expect(PROMPT).contains("\r\n42\r\n"));
@@ -88,7 +88,7 @@ fn names_are_completed_and_nothing_is_changed_by_it() {
     terminal.press("os.getpp\t");
     terminal.expect("os.getppid");
     assert!(terminal.cell(".__name__").contains("\r\n'getppid'\r\n"));
-    // The first look at all modules may take longer than the editor waits for it.
+    // The first list of all modules may take longer than the editor waits.
     terminal.cell("len([*__import__('pkgutil').iter_modules()])");
     terminal.press("import textw\t");
     terminal.expect("import textwrap");
@@ -101,7 +101,7 @@ fn names_are_completed_and_nothing_is_changed_by_it() {
     terminal.expect(PROMPT);
     let new = terminal.cell("sorted(set(globals()) - class_before - {'_', '__', '___'})");
     assert!(new.contains("\r\n['class_before', 'textwrap']\r\n"), "{new:?}");
-    // It needs no stream that code has replaced.
+    // Completion does not depend on the streams that code has replaced.
     terminal.cell("import io, sys; own, sys.stdout = sys.stdout, io.StringIO()");
     terminal.press("some_lo\t");
     terminal.expect("some_long_name");
@@ -119,7 +119,7 @@ fn names_are_completed_and_nothing_is_changed_by_it() {
     assert!(terminal.expect(PROMPT).contains("\r\ndeep\r\n"));
     terminal.press(":re\t");
     terminal.expect(":reset");
-    assert!(terminal.cell("").contains("the interpreter is fresh"));
+    assert!(terminal.cell("").contains("the interpreter was restarted"));
     assert!(terminal.cell("some_long_name").contains("NameError"));
     terminal.leave();
 }
@@ -158,7 +158,7 @@ fn ctrl_c_interrupts_the_cell_and_keeps_the_session() {
     terminal.press(CTRL_C);
     assert!(terminal.expect(PROMPT).contains("KeyboardInterrupt"));
     assert!(terminal.cell("x").contains("\r\n5\r\n"));
-    // Code that does not listen ends with its interpreter.
+    // Code that ignores interrupts ends with its interpreter.
     let deaf = "exec('import time\\nprint(\"begun\")\\nwhile True:\\n try: time.sleep(60)\\n except KeyboardInterrupt: print(\"heard\")')";
     terminal.press(deaf);
     terminal.press("\r");
@@ -172,7 +172,7 @@ fn ctrl_c_interrupts_the_cell_and_keeps_the_session() {
 }
 
 #[test]
-fn a_dead_interpreter_is_told_and_replaced() {
+fn a_dead_interpreter_is_reported_and_replaced() {
     let home = Home::new();
     let mut terminal = home.repl(&["-t", "2"]);
     let died = terminal.cell("open('kept', 'w').write('1'); import os; os._exit(3)");
@@ -183,18 +183,18 @@ fn a_dead_interpreter_is_told_and_replaced() {
     let files = terminal.cell(":files");
     assert!(files.contains("kept"), "{files}");
     assert!(terminal.cell(":files /nowhere").contains("sandboxes: error: "));
-    assert!(terminal.cell(":nonsense").contains(":nonsense is no command"));
+    assert!(terminal.cell(":nonsense").contains(":nonsense is not a command"));
     assert!(terminal.cell(":help").contains(":files [DIR]"));
     terminal.press("exit()\r");
     assert_eq!(terminal.end().0, 0);
 }
 
 #[test]
-fn code_can_ask_questions_and_what_is_typed_ahead_waits() {
+fn code_can_read_input_and_typed_ahead_input_waits() {
     let home = Home::new();
     let mut terminal = home.repl(&[]);
-    terminal.press("name = input('who? ')\r");
-    terminal.expect("\r\nwho? ");
+    terminal.press("name = input('name? ')\r");
+    terminal.expect("\r\nname? ");
     terminal.press("ada\n");
     terminal.expect(PROMPT);
     assert!(terminal.cell("name").contains("\r\n'ada'\r\n"));
@@ -223,7 +223,7 @@ fn history_is_private_and_comes_back() {
     terminal.expect("first = 1");
     assert!(terminal.cell("; first + 1").contains("\r\n2\r\n"));
     terminal.leave();
-    // Where there can be no file, there is none, and nothing is said.
+    // Where the history file cannot be created, there is none, and no message.
     let nowhere = [("XDG_STATE_HOME", "/proc/nowhere")];
     let mut terminal = home.terminal_with(&["repl"], &nowhere);
     terminal.expect(PROMPT);
@@ -259,7 +259,7 @@ fn images_are_shown_where_the_terminal_can_and_saved_elsewhere() {
     define_image(&mut terminal);
     let shown = terminal.cell("P()");
     assert!(shown.contains("\r\nan image\r\n"), "{shown:?}");
-    let (_, path) = shown.split_once("png saved: ").expect("it is said where");
+    let (_, path) = shown.split_once("png saved: ").expect("a path");
     let path = Path::new(path.split("\r\n").next().unwrap()).to_owned();
     assert!(path.starts_with(home.path()), "{path:?}");
     assert!(fs::read(&path).unwrap().starts_with(b"\x89PNG"));
@@ -301,7 +301,7 @@ fn a_sandbox_that_stays_keeps_nothing_of_the_editor() {
     terminal.signal(Signal::TERM);
     assert_eq!(terminal.end().0, 143);
     assert_eq!(home.ok(&["exec", &id, processes], ""), before, "an interpreter was left");
-    // Without a terminal all of it is one program.
+    // Without a terminal the whole input is one program.
     assert_eq!(
         home.ok(&["repl", &id], "import sys\nprint(sys.argv, __name__)\n5\n"),
         "['-'] __main__\n"
@@ -326,11 +326,11 @@ fn the_end_of_the_sandbox_is_the_end_of_the_session() {
     terminal.press("1 + 1\r");
     let (status, shown) = terminal.end();
     assert_eq!(status, 125, "{shown}");
-    assert!(shown.contains("begins with a new one"), "{shown}");
+    assert!(shown.contains("for a new sandbox"), "{shown}");
 }
 
 #[test]
-fn bytes_that_are_no_text_end_nothing() {
+fn invalid_utf8_does_not_end_the_session() {
     let home = Home::new();
     let mut terminal = home.repl(&[]);
     terminal.press("6 *");
@@ -339,7 +339,7 @@ fn bytes_that_are_no_text_end_nothing() {
     terminal.expect("is not UTF-8 text");
     terminal.expect("6 *");
     assert!(terminal.cell(" 7").contains("\r\n42\r\n"));
-    // The next prompt begins with nothing.
+    // The next prompt begins empty.
     assert!(terminal.cell("'fresh'").contains("\r\n'fresh'\r\n"));
     terminal.press("import time; print('be' 'gun', flush=True); time.sleep(1)\r");
     terminal.expect("begun");
@@ -359,11 +359,11 @@ fn the_end_of_the_sandbox_ends_a_session_in_the_middle_of_a_cell() {
     home.ok(&["rm", &id], "");
     let (status, shown) = terminal.end();
     assert_eq!(status, 125, "{shown}");
-    assert!(shown.contains("begins with a new one"), "{shown}");
+    assert!(shown.contains("for a new sandbox"), "{shown}");
 }
 
 #[test]
-fn a_terminal_of_no_known_kind_is_a_simple_one() {
+fn an_unknown_terminal_is_a_simple_one() {
     let home = Home::new();
     let mut terminal = home.terminal_with(&["repl"], &[("TERM", "")]);
     terminal.expect(PROMPT);
@@ -388,7 +388,7 @@ fn a_session_on_a_simple_terminal_works_too() {
     terminal.leave();
 }
 
-/// Nobody can start a kernel again that somebody else has started, and there is nothing to wait for.
+/// A kernel of a connection file cannot be restarted, so the session does not wait for it.
 #[test]
 fn a_session_ends_with_the_kernel_of_a_connection_file() {
     let Some(python) = interpreter() else { return };
@@ -408,7 +408,7 @@ fn a_session_ends_with_the_kernel_of_a_connection_file() {
     assert!(terminal.cell("6 * 7").contains("\r\n42\r\n"));
     let began = Instant::now();
     terminal.press("import os; os._exit(3)\r");
-    terminal.expect("the kernel of that connection file is not there any more");
+    terminal.expect("the kernel of the connection file has ended");
     let (status, _) = terminal.end();
     assert_eq!(status, 125);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());

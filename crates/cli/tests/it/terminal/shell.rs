@@ -15,7 +15,7 @@ fn a_shell_has_the_size_of_the_window_and_gives_its_status() {
     terminal.resize(44, 111);
     terminal.press("while [ \"$(stty size)\" != '44 111' ]; do :; done; echo \"re$((6 * 7))\"\r");
     terminal.expect("re42\r\n");
-    // Not by the shell itself: it could be interrupted before the other program is in the foreground.
+    // Printed by the other program: the shell could be interrupted before that program is in the foreground.
     terminal.press("sh -c 'echo \"be$((6 * 7))\"; exec sleep 60'; echo \"is $?\"\r");
     terminal.expect("be42\r\n");
     terminal.press(CTRL_C);
@@ -36,7 +36,7 @@ fn logs_do_nothing_to_a_terminal() {
     let line = r"stdout a\rb\u{1b}[1A\u{1b}]0;title\u{7}\u{9b}c\u{202e}d";
     assert!(shown.contains(line), "{shown:?}");
     assert!(!shown.contains(['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}']), "{shown:?}");
-    // A pipe gets what was written.
+    // A pipe gets the bytes unchanged.
     let piped = home.ok(&["logs", &id], "");
     assert!(
         piped.contains("stdout a\rb\u{1b}[1A\u{1b}]0;title\u{7}\u{9b}c\u{202e}d\te\n"),
@@ -45,7 +45,7 @@ fn logs_do_nothing_to_a_terminal() {
 }
 
 #[test]
-fn a_shell_is_left_as_it_ends_whatever_it_does() {
+fn a_shell_can_be_left_whatever_its_program_does() {
     let home = Home::new();
     let id = home.create();
     let deaf = "trap '' INT TERM HUP; echo \"de$((6 * 7))\"; while :; do sleep 1; done\r";
@@ -88,7 +88,7 @@ fn a_shell_without_a_terminal_reads_a_script() {
 }
 
 #[test]
-fn a_program_that_does_not_heed_ctrl_c_is_told_how_to_end() {
+fn a_program_that_ignores_ctrl_c_gets_a_note_about_the_second() {
     let home = Home::new();
     let mut terminal = home.terminal(&["run", "trap '' INT; echo \"re$((6 * 7))\"; sleep 60"]);
     terminal.expect("re42\r\n");

@@ -1,4 +1,4 @@
-//! What people type who know shells and container engines: it works, or it is told what it is called here.
+//! Command lines from shells and container engines: they work, or the error names the equivalent here.
 
 use std::fs;
 
@@ -21,15 +21,15 @@ fn times_have_units() {
 }
 
 #[test]
-fn flags_of_container_engines_are_told_what_they_are_called_here() {
-    for (arguments, said) in [
+fn errors_about_flags_of_container_engines_name_the_equivalent() {
+    for (arguments, message) in [
         (&["-v", "/etc:/data", "ls"][..], "--mount /etc:/data"),
-        (&["--rm", "ls"], "a sandbox ends with its run"),
+        (&["--rm", "ls"], "the sandbox ends with its run"),
         (&["--detach", "ls"], "sandboxes exec -d"),
     ] {
         let outcome = run(arguments).output();
         assert_eq!((outcome.status, outcome.text()), (2, ""), "{arguments:?}");
-        assert!(outcome.stderr.contains(said), "{arguments:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(message), "{arguments:?}: {}", outcome.stderr);
     }
     let error = &run(["--json", "-v", "/etc:/data", "ls"]).output().json()["error"];
     assert!(error["hint"].as_str().unwrap().contains("--mount /etc:/data"), "{error}");
@@ -55,25 +55,25 @@ fn a_command_in_the_background_is_found_again() {
     outcome.assert(2, "1\n");
 }
 
-/// Runs a line for the shell of this host, which fails, and wants that on standard error and in the result.
+/// Runs a command line that fails, and asserts that its hint, on standard error and in the JSON result, contains a text.
 #[track_caller]
-fn advises(desk: &Desk, arguments: &str, said: &str) {
+fn advises(desk: &Desk, arguments: &str, message: &str) {
     let outcome = desk.run(&format!("cd p && sandboxes {arguments}"));
     assert_ne!(outcome.status, 0, "{arguments}");
     let hints: Vec<_> =
         outcome.stderr.lines().filter(|line| line.starts_with("sandboxes: hint")).collect();
     assert_eq!(hints.len(), 1, "{arguments}: {}", outcome.stderr);
-    assert!(hints[0].contains(said), "{arguments}: {hints:?}");
+    assert!(hints[0].contains(message), "{arguments}: {hints:?}");
     let (command, rest) = arguments.split_once(' ').unwrap();
     let object = desk.run(&format!("cd p && sandboxes {command} --json {rest}")).json();
     let hint = object["hint"].as_str().or(object["error"]["hint"].as_str()).unwrap_or_default();
-    assert!(hint.contains(said), "{arguments}: {object}");
+    assert!(hint.contains(message), "{arguments}: {object}");
 }
 
 #[test]
-fn what_is_only_here_is_told_with_the_flag_that_brings_it() {
+fn errors_about_files_of_this_host_name_the_flag_that_copies_them() {
     let desk = Desk::new();
-    // Of its own, since the directory of the desk has the socket of its supervisor.
+    // A separate directory, because the desk's has the socket of its supervisor.
     let here = desk.0.path().join("p");
     fs::create_dir(&here).unwrap();
     fs::write(here.join("script.py"), "import helper\nprint(open('data.csv').read())\n").unwrap();
@@ -96,9 +96,9 @@ fn what_is_only_here_is_told_with_the_flag_that_brings_it() {
 }
 
 #[test]
-fn scripts_that_cannot_run_are_told_why() {
+fn scripts_that_cannot_run_are_errors_with_the_reason() {
     let desk = Desk::new();
-    // Of its own, since the directory of the desk has the socket of its supervisor.
+    // A separate directory, because the desk's has the socket of its supervisor.
     let here = desk.0.path().join("p");
     fs::create_dir(&here).unwrap();
     fs::write(here.join("windows.sh"), "if true; then\r\n  echo x\r\nfi\r\n").unwrap();
@@ -115,7 +115,7 @@ fn scripts_that_cannot_run_are_told_why() {
 }
 
 #[test]
-fn a_full_disk_is_told_with_its_flag() {
+fn a_full_disk_is_reported_with_its_flag() {
     let desk = Desk::new();
     fs::create_dir(desk.0.path().join("p")).unwrap();
     advises(&desk, "run --disk 16m 'head -c 40m /dev/zero > x'", "--disk SIZE");
