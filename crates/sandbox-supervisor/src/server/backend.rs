@@ -112,7 +112,7 @@ impl BackendWrapper for SupervisorBackend {
             return Ok(wrap_instance(Arc::clone(sandbox)));
         }
         for running in [true, false] {
-            let mut candidates = all.iter().filter(|sandbox| sandbox.is_running() == running);
+            let candidates = all.iter().filter(|sandbox| sandbox.is_running() == running);
             let has_name =
                 |sandbox: &&Arc<LoggedInstance>| sandbox.name().as_deref() == Some(wanted);
             if let Some(sandbox) = candidates.clone().find(has_name) {

@@ -187,7 +187,7 @@ fn an_interrupted_notebook_has_the_outputs_so_far() {
         let (outcome, _) = interrupt(call, times);
         outcome.assert(130, "");
         let note = "sandboxes: note: interrupted in code cell 1 of 2; the last cell did not run\n";
-        assert!(outcome.stderr.ends_with(message), "{outcome:?}");
+        assert!(outcome.stderr.ends_with(note), "{outcome:?}");
         let cell = desk.read("out.ipynb")["cells"][0].clone();
         assert_eq!(streamed(&cell, "stdout"), "ready\n");
         let outputs = cell["outputs"].as_array().unwrap();
