@@ -165,15 +165,15 @@ async fn of_kernel(column: &Column, claims: &Claims) -> Found {
     // Together, because nothing says that one waits for the other.
     let answers = tokio::join!(
         asking.ask(ExecuteRequest::new("")),
-        asking.ask::<CompleteRequest>(of(here("ec"))),
-        asking.ask::<InspectRequest>(of(here("echo"))),
-        asking.ask::<IsCompleteRequest>(of(here("x"))),
-        asking.ask::<HistoryRequest>(of(tail)),
+        asking.ask::<CompleteRequest>(request_from(here("ec"))),
+        asking.ask::<InspectRequest>(request_from(here("echo"))),
+        asking.ask::<IsCompleteRequest>(request_from(here("x"))),
+        asking.ask::<HistoryRequest>(request_from(tail)),
         asking.ask(CommInfoRequest::default()),
         asking.ask(KernelInfoRequest::default()),
         asking.ask(ConnectRequest::default()),
         asking.ask(UsageRequest::default()),
-        asking.ask::<DebugRequest>(of(debug)),
+        asking.ask::<DebugRequest>(request_from(debug)),
         asking.ask(CreateSubshellRequest::default()),
         asking.ask(ListSubshellRequest::default()),
     );
@@ -182,7 +182,7 @@ async fn of_kernel(column: &Column, claims: &Claims) -> Found {
     if claims.contains_key(DeleteSubshellRequest::MSG_TYPE) {
         let made = timeout(ANSWER_TIMEOUT, client.request(CreateSubshellRequest::default())).await;
         let made = json!({"subshell_id": made.unwrap().unwrap().subshell_id});
-        found.extend(asking.ask::<DeleteSubshellRequest>(of(made)).await);
+        found.extend(asking.ask::<DeleteSubshellRequest>(request_from(made)).await);
     }
     found.extend(asking.ask(InterruptRequest::default()).await);
     found.extend(asking.ask(ShutdownRequest::default()).await);

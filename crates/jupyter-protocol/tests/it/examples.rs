@@ -153,10 +153,7 @@ fn watch() {
         let output =
             tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            !output.status.success() && stderr.contains("the key may be wrong"),
-            "{stderr}"
-        );
+        assert!(!output.status.success() && stderr.contains("the key may be wrong"), "{stderr}");
     });
 }
 
