@@ -11,12 +11,15 @@ use crate::summary::TestSummary;
 /// HTTP clients, by the crates that they cannot do without.
 const HTTP: [&str; 5] = ["reqwest", "hyper", "ureq", "isahc", "curl"];
 
+/// Decides whether the crates of a tree fit a rule.
+type Check = Box<dyn Fn(&BTreeSet<String>) -> bool>;
+
 /// One rule about the normal dependencies of a package.
 struct Rule {
     what: String,
     package: &'static str,
     features: Vec<String>,
-    holds: Box<dyn Fn(&BTreeSet<String>) -> bool>,
+    holds: Check,
 }
 
 impl Rule {
