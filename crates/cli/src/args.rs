@@ -270,6 +270,10 @@ pub(crate) struct SandboxArgs {
     #[command(flatten)]
     pub(crate) provider: ProviderArgs,
 
+    /// Where to run instead when the first place cannot: variants in the order in which they are tried
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub(crate) fallback: Vec<String>,
+
     /// Set an environment variable; without a value, copy it from this host
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
@@ -410,6 +414,7 @@ impl SandboxArgs {
     fn for_provider(provider: ProviderArgs, timeout: f64) -> Self {
         Self {
             provider,
+            fallback: Vec::new(),
             env: Vec::new(),
             timeout,
             workdir: None,

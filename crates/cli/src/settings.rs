@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use code_sandboxes::{
-    DEFAULT_DETACHED, Mount, NetworkMode, NetworkPolicy, Registry, Sandbox, SandboxBuilder,
+    DEFAULT_DETACHED, Fallback, Mount, NetworkMode, NetworkPolicy, Registry, Sandbox, SandboxBuilder,
     SingleUse, Tags, Variant, VariantStatus, seconds,
 };
 
@@ -65,6 +65,10 @@ pub(crate) fn builder(
         .timeout(seconds("timeout", args.timeout)?)
         .isolation(args.isolation.unwrap_or_default())
         .network(network(args)?);
+    if !args.fallback.is_empty() {
+        let variants = args.fallback.iter().map(|name| name.parse());
+        builder = builder.layer(Fallback::to(variants.collect::<Result<Vec<_>, _>>()?)?);
+    }
     if let Some(purpose) = purpose {
         builder = builder.single_use(purpose);
     }

@@ -1,17 +1,12 @@
 //! Several backends as one: failover, and listings over all of them.
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use code_sandboxes::{Manager, Registry, Sandbox, Variant};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> code_sandboxes::Result<()> {
-//! let places = [Registry::new().backend(Variant::LOCAL_EVAL)?];
-//! let manager = Manager::new(places)?;
-//! let sandbox = code_sandboxes::Sandbox::from(
-//!     sandbox_core::Sandbox::builder(Arc::new(manager.clone())).create().await?,
-//! );
+//! let manager = Manager::new([Registry::new().backend(Variant::LOCAL_EVAL)?])?;
+//! let sandbox = Sandbox::builder().backend(manager.clone()).create().await?;
 //! assert_eq!(sandbox.run_code("6 * 7").await?.text(), Some("42"));
 //! let listing = manager.list_all(Default::default()).await;
 //! assert!(listing.errors.is_empty());

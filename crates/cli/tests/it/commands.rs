@@ -164,6 +164,22 @@ fn cpu_time_of_commands_is_limited() {
 }
 
 /// Returns true when a `sleep` of that many seconds starts within a few seconds.
+#[test]
+fn a_place_that_is_down_gives_way_to_the_fallback() {
+    let call = || run(["-p", "local-docker", "--isolation", "strict"]);
+    let down = |call: crate::support::Call| call.env("DOCKER_HOST", "unix:///no/such.sock");
+    let alone = down(call().args(["echo hi"])).output();
+    assert_eq!(alone.status, 125, "{alone:?}");
+    down(call().args(["--fallback", "local-eval", "echo hi"])).output().assert(0, "hi\n");
+    // What the fallback cannot have is not given up for it.
+    let asked = call().args(["--fallback", "local-eval", "--gpu", "T4", "echo hi"]);
+    let refused = down(asked).output();
+    assert_eq!(refused.status, 125, "{refused:?}");
+    assert!(refused.stderr.contains("local-eval:"), "{refused:?}");
+    let unknown = run(["--fallback", "nowhere", "true"]).output();
+    assert_eq!(unknown.status, 2, "{unknown:?}");
+}
+
 fn appears(marker: u32) -> bool {
     soon(|| sleeps(marker))
 }
