@@ -56,7 +56,7 @@ async fn of_many_words_the_last_are_kept() {
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
     let error = Kernel::start(&program(&json!(["/no/such/program"]))).await.unwrap_err();
-    assert!(error.to_string().starts_with("starting /no/such/program: "), "{error}");
+    assert!(error.to_string().starts_with("cannot start /no/such/program: "), "{error}");
 }
 
 #[tokio::test]
