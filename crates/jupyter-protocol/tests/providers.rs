@@ -207,18 +207,18 @@ async fn a_server_that_asks_to_wait_is_understood() {
     assert_eq!(error.effect(), Effect::Unknown);
 }
 
-/// Fails so often before it answers with that.
-async fn failing(times: usize, then: &'static str) -> (String, Arc<AtomicUsize>) {
+/// Answers with an error `times` times, and then with a body.
+async fn failing(times: usize, body: &'static str) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requests);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.read(&mut [0; 4096]).await;
             let (status, body) = match counted.fetch_add(1, Ordering::Relaxed) {
                 before if before < times => ("500 Internal Server Error", "{}"),
-                _ => ("200 OK", then),
+                _ => ("200 OK", body),
             };
             let length = body.len();
             let answer = format!(
@@ -228,50 +228,54 @@ async fn failing(times: usize, then: &'static str) -> (String, Arc<AtomicUsize>)
             let _ = stream.shutdown().await;
         }
     });
-    (address, asked)
+    (address, requests)
 }
 
 const KERNEL: &str = "{\"id\": \"k\"}";
 
-/// It does so by itself after a death, and fails until that is done.
+/// A server restarts a dead kernel by itself, and fails until that is done.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_just_starting_a_kernel_again_is_asked_once_more() {
-    let (address, asked) = failing(2, KERNEL).await;
+async fn requests_during_a_restart_by_the_server_are_retried() {
+    let (address, requests) = failing(2, KERNEL).await;
     let kernel = impatient(&address).restart_kernel("k").await.unwrap();
-    assert_eq!((kernel.id.as_str(), asked.load(Ordering::Relaxed)), ("k", 3));
-    let (address, asked) = failing(2, KERNEL).await;
+    assert_eq!((kernel.id.as_str(), requests.load(Ordering::Relaxed)), ("k", 3));
+    let (address, requests) = failing(2, KERNEL).await;
     impatient(&address).delete_kernel("k").await.unwrap();
-    assert_eq!(asked.load(Ordering::Relaxed), 3);
-    let (address, asked) = failing(usize::MAX, KERNEL).await;
-    let begun = Instant::now();
+    assert_eq!(requests.load(Ordering::Relaxed), 3);
+    let (address, requests) = failing(usize::MAX, KERNEL).await;
+    let start = Instant::now();
     let error = impatient(&address).restart_kernel("k").await.unwrap_err();
     assert!(matches!(error, ServerError::Status { status: 500, .. }), "{error:?}");
-    assert!(begun.elapsed() < SOON && asked.load(Ordering::Relaxed) > 3, "{:?}", begun.elapsed());
-    // What is not asked for twice.
-    let (address, asked) = failing(1, KERNEL).await;
+    assert!(
+        start.elapsed() < SOON && requests.load(Ordering::Relaxed) > 3,
+        "{:?}",
+        start.elapsed()
+    );
+    // This request is not retried.
+    let (address, requests) = failing(1, KERNEL).await;
     impatient(&address).interrupt_kernel("k").await.unwrap_err();
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(requests.load(Ordering::Relaxed), 1);
 }
 
-/// Jupyter Server cannot say what it knows of a kernel that it is just starting, and fails to list any then.
+/// Jupyter Server fails to list kernels while it starts one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_just_starting_a_kernel_is_asked_once_more_for_the_others() {
-    let (address, asked) = failing(2, "[{\"id\": \"k\"}]").await;
+async fn queries_during_a_start_by_the_server_are_retried() {
+    let (address, requests) = failing(2, "[{\"id\": \"k\"}]").await;
     let kernels = impatient(&address).kernels().await.unwrap();
-    assert_eq!((kernels[0].id.as_str(), asked.load(Ordering::Relaxed)), ("k", 3));
-    let (address, asked) = failing(2, "[]").await;
+    assert_eq!((kernels[0].id.as_str(), requests.load(Ordering::Relaxed)), ("k", 3));
+    let (address, requests) = failing(2, "[]").await;
     assert_eq!(impatient(&address).sessions().await.unwrap(), []);
-    assert_eq!(asked.load(Ordering::Relaxed), 3);
-    let (address, asked) = failing(2, KERNEL).await;
+    assert_eq!(requests.load(Ordering::Relaxed), 3);
+    let (address, requests) = failing(2, KERNEL).await;
     assert_eq!(impatient(&address).kernel("k").await.unwrap().id, "k");
-    assert_eq!(asked.load(Ordering::Relaxed), 3);
-    // A start is asked for once: the server may have started one and failed then.
-    let (address, asked) = failing(1, KERNEL).await;
+    assert_eq!(requests.load(Ordering::Relaxed), 3);
+    // A start is not retried: the server may have started a kernel before it failed.
+    let (address, requests) = failing(1, KERNEL).await;
     impatient(&address).start_kernel("k", None).await.unwrap_err();
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(requests.load(Ordering::Relaxed), 1);
 }
 
-/// A certificate of its own making for that name, in those years, and a server that shows it.
+/// Serves TLS with a self-signed certificate for this name, valid until this end.
 async fn encrypted(folder: &Path, name: &str, end: &str) -> (String, Vec<u8>) {
     let config = format!(
         "[ca]\ndefault_ca=own\n[own]\ndir=.\ndatabase=./index.txt\nnew_certs_dir=.\nserial=./serial\nrand_serial=yes\n\

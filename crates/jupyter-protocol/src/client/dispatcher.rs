@@ -98,7 +98,7 @@ struct State {
     barriers: HashMap<String, String>,
     fences: HashMap<String, Fence>,
     watchers: Vec<(Interest, Weak<Mailbox>)>,
-    /// Requests that the kernel says it works on, of any client. Those to end are not among them.
+    /// Requests of any client that the kernel reports as being processed, except shutdown requests.
     busy: HashSet<String>,
     /// The session of the kernel's process.
     kernel: Option<String>,
@@ -428,7 +428,7 @@ impl State {
             ExecutionState::Busy if !ends && self.busy.len() < MAX_BUSY => {
                 self.busy.insert(request.to_owned());
             }
-            // One that says no more than that does nothing at all.
+            // A status without a parent means that the kernel is idle.
             ExecutionState::Idle if request.is_empty() => self.busy.clear(),
             ExecutionState::Idle => {
                 self.busy.remove(request);
@@ -582,10 +582,10 @@ mod tests {
         assert!(restarts.has_changed().unwrap() && *restarts.borrow() == 1);
     }
 
-    /// It ends only once the code has, so that the code is to be interrupted.
+    /// A shutdown ends only after the running code, so the code must be interrupted.
     #[cfg(feature = "manager")]
     #[test]
-    fn a_kernel_that_runs_code_while_it_answers_that_it_will_end_is_busy() {
+    fn a_kernel_that_runs_code_during_a_shutdown_is_busy() {
         let (client, kernel) = (Session::new("another client"), Session::new("kernel"));
         let dispatcher = Dispatcher::new(Arc::new(Session::new("client")), Limits::default());
         let says = |execution_state, parent: Parent| {

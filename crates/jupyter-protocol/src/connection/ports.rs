@@ -62,8 +62,8 @@ const PREFERRED_PORTS: Range<u16> = 20_000..32_768;
 /// Ports to try at most.
 const MAX_ATTEMPTS: usize = 64;
 
-/// The next of them to try, beginning at a random one. A port is free from the end of its reservation until its kernel
-/// listens: in turn, no two kernels that this process starts at that time get the same one.
+/// The next preferred port to try, from a random start. A port is free between the end of its reservation and the start
+/// of its kernel, so ports are taken in turn: no two kernels that this process starts at that time get the same one.
 static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
     let random = RandomState::new().hash_one(std::process::id());
     AtomicU64::new(random % u64::from(PREFERRED_PORTS.end - PREFERRED_PORTS.start))
@@ -98,7 +98,7 @@ mod tests {
         assert!(TcpListener::bind(("127.0.0.1", info.shell_port)).is_ok());
     }
 
-    /// Their kernels may not listen yet.
+    /// The kernels may not listen yet.
     #[test]
     fn ports_that_were_given_out_are_not_given_out_again_soon() {
         let mut given = HashSet::new();

@@ -314,27 +314,27 @@ impl Kernel {
     }
 
     async fn stop(&self, restart: bool) -> Result<Exit, KernelError> {
-        let asking = async {
+        let shutdown = async {
             self.interrupt_if_busy().await;
-            let asked = async {
-                // Its end is what matters, and whether it answers is not.
+            let request = async {
+                // The end of the process is what counts, not the reply.
                 let _ = self.client.request(ShutdownRequest::new(restart)).await;
                 pending().await
             };
-            let interrupted = async {
+            let interrupts = async {
                 loop {
                     sleep(INTERRUPT_TIMEOUT).await;
-                    // One interrupt may have met code that catches it, or that was not known of.
+                    // The code may have caught the first interrupt, or was not known to run.
                     self.interrupt_if_busy().await;
                 }
             };
             tokio::select! {
                 exit = self.wait() => exit,
-                exit = asked => exit,
-                exit = interrupted => exit,
+                exit = request => exit,
+                exit = interrupts => exit,
             }
         };
-        match timeout(self.options.shutdown_timeout, asking).await {
+        match timeout(self.options.shutdown_timeout, shutdown).await {
             Ok(exit) => Ok(exit),
             Err(_) => self.kill().await,
         }

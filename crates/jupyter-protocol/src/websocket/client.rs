@@ -168,7 +168,7 @@ impl ServerClient {
 
     /// Lists the running kernels.
     ///
-    /// A server fails while it starts one of them for another client. It is asked again then, for three seconds.
+    /// A server fails while it starts a kernel for another client. The request is then retried for three seconds.
     ///
     /// # Errors
     /// [`ServerError`], see its variants.

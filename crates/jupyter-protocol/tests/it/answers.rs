@@ -24,10 +24,10 @@ pub(crate) const CASES: &[Case] = &[("the_table_of_the_readme_is_true", table)];
 
 const README: &str = include_str!("../../README.md");
 
-/// Limit for what is claimed of a kernel, on a busy machine.
+/// Limits the wait for each claim, on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Limit for a debugger that has begun to say so, and processes that are tried for that.
+/// Limits the wait for the event of a starting debugger, and the number of processes to try.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 const PROCESSES: usize = 4;
 
@@ -99,10 +99,10 @@ const COLUMNS: [Column; 4] = [
 /// Claims of the table about one kernel, by message.
 type Claims = BTreeMap<&'static str, &'static str>;
 
-/// Findings about it.
+/// Findings about one kernel, by message.
 type Found = BTreeMap<String, &'static str>;
 
-/// Each claim of the table holds. What a newer kernel can besides is no claim of it.
+/// Checks that each claim of the table holds. Newer kernels may support more.
 fn table() {
     run(async {
         let kernels = COLUMNS.iter().enumerate().map(|(place, column)| async move {
@@ -117,7 +117,7 @@ fn table() {
     });
 }
 
-/// The claims in one column of the table.
+/// Returns the claims in one column of the table.
 fn claims(place: usize) -> Claims {
     let head = "| Message | IPython | Bash | xeus-python | Deno |\n|---|---|---|---|---|\n";
     let (_, table) = README.split_once(head).unwrap();
@@ -149,7 +149,7 @@ async fn of_kernel(column: &Column, claims: &Claims) -> Found {
         if !claims.contains_key(DEBUG_EVENT) || found.contains_key(DEBUG_EVENT) {
             break;
         }
-        // A debugger that begins says so, once. What xeus-python reads of it at that time is lost now and then.
+        // A debugger that starts publishes an event, once. xeus-python loses it now and then.
         let debug = DebugRequest::new(1, "initialize", JsonMap::new());
         let _ = timeout(EVENT_TIMEOUT, client.request(debug)).await;
         let event = published(&mut watch, claims, &[FIRST_WORDS], &mut found);
@@ -162,7 +162,7 @@ async fn of_kernel(column: &Column, claims: &Claims) -> Found {
     let tail = json!({"hist_access_type": "tail", "n": 1, "output": false, "raw": true});
     let debug = json!({"type": "request", "seq": 1, "command": "debugInfo", "arguments": {}});
     let asking = Asking { client: &client, claims };
-    // Together, because nothing says that one waits for the other.
+    // Concurrently, because the requests are independent.
     let answers = tokio::join!(
         asking.ask(ExecuteRequest::new("")),
         asking.ask::<CompleteRequest>(request_from(here("ec"))),
@@ -186,14 +186,14 @@ async fn of_kernel(column: &Column, claims: &Claims) -> Found {
     }
     found.extend(asking.ask(InterruptRequest::default()).await);
     found.extend(asking.ask(ShutdownRequest::default()).await);
-    // The first words of a process come before a client of it can watch, unless it is of an earlier one.
+    // A client sees the first message of a process only if it was connected to an earlier process.
     kernel.replace();
     client.ready(READY).await.unwrap();
     published(&mut watch, claims, &[], &mut found).await;
     found
 }
 
-/// Notes what is published, until all is there that is claimed and may come by now.
+/// Collects published messages until all claimed ones that may arrive by then are there.
 async fn published(watch: &mut Watch, claims: &Claims, later: &[&str], found: &mut Found) {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let comes = |name: &&&str| !name.ends_with("_request") && !later.contains(name);
@@ -223,7 +223,7 @@ fn request_from<R: Request>(fields: Value) -> R {
     serde_json::from_value(fields).unwrap()
 }
 
-/// Asks a kernel for what is claimed of it. What it does not know it does not answer, which takes for ever to see.
+/// Sends the claimed requests to a kernel. Requests that a kernel does not know are never answered.
 struct Asking<'a> {
     client: &'a Client,
     claims: &'a Claims,
@@ -232,7 +232,7 @@ struct Asking<'a> {
 impl Asking<'_> {
     async fn ask<R: Request>(&self, request: R) -> Option<(String, &'static str)> {
         self.claims.get(R::MSG_TYPE)?;
-        // An answer that is no reply to it is none.
+        // An unexpected reply counts as none.
         let reply = timeout(ANSWER_TIMEOUT, self.client.request(request)).await.ok()?.ok()?;
         let content: Content = reply.into();
         let content: Value = serde_json::from_slice(&content.to_json()).unwrap();
