@@ -1,10 +1,10 @@
-"""Makes the test vectors of this folder with the reference implementations.
+"""Generates the test vectors of this folder with the reference implementations.
 
     python make_vectors.py [--into FOLDER]  # signatures, frames, WebSocket messages, connection files
     python make_vectors.py transcripts      # conversations with every installed kernel
 
-The former are the same every time: `cargo xtask vectors` writes them, and a test notices when they would be others. The
-transcripts are what kernels said when they were recorded.
+The former are deterministic: `cargo xtask vectors` writes them, and a test fails if they differ. The transcripts hold
+the messages of kernels at the time of the recording.
 
 Needs the packages jupyter_client and jupyter_server; the transcripts also need ipykernel and bash_kernel.
 """
@@ -30,24 +30,24 @@ KEY = "a0436f6c-1916-498b-8eb9-e81ab9368e84"
 
 
 def header(msg_type, **more):
-    """A header that is the same every time."""
+    """Creates a deterministic header."""
     fixed = {"msg_id": "m1", "session": "s1", "username": "u", "date": DATE}
     return {**fixed, "msg_type": msg_type, "version": "5.5", **more}
 
 
 def write(name, vectors, folder=HERE):
-    """Writes one file."""
+    """Writes one file of vectors."""
     text = json.dumps(vectors, indent=1, ensure_ascii=False)
     (folder / name).write_text(text + "\n", encoding="utf-8")
 
 
 def session(key, scheme="hmac-sha256"):
-    """A session of the reference with this key."""
+    """Creates a session of the reference with this key."""
     return Session(key=key.encode(), signature_scheme=scheme)
 
 
 def signatures():
-    """Four frames and their signature."""
+    """Creates vectors of four frames and their signature."""
     request = header("kernel_info_request")
     compact = json.dumps(request, separators=(",", ":"))
     empty = ["{}", "{}", "{}", "{}"]
@@ -75,7 +75,7 @@ def signatures():
 
 
 def messages():
-    """Messages as the reference holds them."""
+    """Creates messages as the reference represents them."""
     parent = header("execute_request", subshell_id="sub")
     return {
         "plain": {
@@ -96,7 +96,7 @@ def messages():
 
 
 def frames():
-    """Whole multipart messages, as they go over ZeroMQ."""
+    """Creates vectors of whole multipart messages of ZeroMQ."""
     vectors = []
     for name, message in messages().items():
         for key in (KEY, ""):
@@ -116,7 +116,7 @@ def frames():
 
 
 def hostile():
-    """Frames that a receiver must refuse, and what the reference says of them."""
+    """Creates vectors of frames that a receiver must reject, with the verdict of the reference."""
     own = session(KEY)
     good = own.serialize(messages()["plain"])
     upper = [*good[:1], good[1].upper(), *good[2:]]
@@ -150,7 +150,7 @@ def hostile():
 
 
 def websocket():
-    """Messages as a Jupyter Server sends them over a WebSocket."""
+    """Creates vectors of messages as a Jupyter Server sends them over a WebSocket."""
     vectors = []
     for name, message in messages().items():
         texts = session("").serialize(message)[2:] + message["buffers"]
@@ -173,7 +173,7 @@ def websocket():
 
 
 def connection_files():
-    """Connection files as the reference writes them."""
+    """Creates vectors of connection files of the reference."""
     vectors = []
     for name, options in {
         "tcp": {"ip": "127.0.0.1", "transport": "tcp"},
@@ -214,7 +214,7 @@ CODE = {
 
 
 def clean(text):
-    """The text without anything about the machine it was recorded on."""
+    """Removes names of the recording machine from a text."""
     replaced = {sys.prefix: "/env", sys.base_prefix: "/base", os.path.expanduser("~"): "/home/u"}
     replaced |= {socket.gethostname(): "host", os.environ.get("USER", "\0") or "\0": "u"}
     for secret, word in replaced.items():
@@ -224,7 +224,7 @@ def clean(text):
 
 
 def record(name, codes):
-    """A conversation: every message that the kernel sent, as it came."""
+    """Records all messages of a kernel during a conversation, in order."""
     kernel_manager = manager.KernelManager(kernel_name=name)
     kernel_manager.start_kernel()
     client = kernel_manager.client()
@@ -292,7 +292,7 @@ def record(name, codes):
 
 
 def main():
-    """Writes what was asked for."""
+    """Writes the transcripts or the other vectors."""
     if sys.argv[1:] == ["transcripts"]:
         for name, codes in CODE.items():
             write(f"transcript_{name}.json", record(name, codes))

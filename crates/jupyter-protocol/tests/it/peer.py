@@ -1,4 +1,4 @@
-"""jupyter_client at the other end of a pipe: one request as JSON on each line, one answer on each line.
+"""Runs jupyter_client at the other end of a pipe: one JSON request per line, one JSON answer per line.
 
     python peer.py
 """
@@ -16,17 +16,17 @@ TIMEOUT = 60
 
 
 def session(request):
-    """A session of its own for each message, because each remembers the signatures that it has seen."""
+    """Creates a session for one message: a session rejects a signature that it has seen before."""
     return Session(key=request["key"].encode(), signature_scheme=request["scheme"])
 
 
 def unhex(texts):
-    """The frames."""
+    """Decodes frames from hexadecimal text."""
     return [bytes.fromhex(text) for text in texts]
 
 
 def plain(message):
-    """A message as it was read, with its dates as text."""
+    """Returns a deserialized message with its dates as text."""
     parts = {name: dict(message[name]) for name in ("header", "parent_header", "metadata", "content")}
     for header in (parts["header"], parts["parent_header"]):
         if isinstance(header.get("date"), datetime):
@@ -35,24 +35,24 @@ def plain(message):
 
 
 def sign(request):
-    """The signature of four texts."""
+    """Signs four frames."""
     return {"signature": session(request).sign(unhex(request["frames"])).decode()}
 
 
 def verify(request):
-    """Whether a signature is that of four texts."""
+    """Checks the signature of four frames."""
     own = session(request).sign(unhex(request["frames"]))
     return {"valid": compare_digest(own, request["signature"].encode())}
 
 
 def serialize(request):
-    """A message as frames."""
+    """Converts a message to frames."""
     frames = session(request).serialize(request["message"], ident=unhex(request["identities"]))
     return {"frames": [bytes(frame).hex() for frame in frames + unhex(request["buffers"])]}
 
 
 def deserialize(request):
-    """Frames as a message, or why they are none."""
+    """Converts frames to a message, or returns the type of the error."""
     own = session(request)
     try:
         identities, rest = own.feed_identities(unhex(request["frames"]))
@@ -69,7 +69,7 @@ class Watcher:
         self.client = BlockingKernelClient()
 
     def connect(self, request):
-        """Connects by a connection file, and waits until what is published arrives, which may be later than replies."""
+        """Connects by a connection file, and waits until published messages arrive, which may be later than replies."""
         self.client.load_connection_file(request["file"])
         self.client.start_channels()
         self.client.wait_for_ready(timeout=TIMEOUT)
@@ -80,10 +80,10 @@ class Watcher:
             except Empty:
                 continue
             return {}
-        raise TimeoutError("nothing that is published arrives")
+        raise TimeoutError("no published message arrives")
 
     def run(self, request):
-        """Runs code to its end; its id. What the other side asks for meanwhile runs even if this fails."""
+        """Runs code until its reply. Requests of the other client are not aborted if the code fails."""
         own = self.client.execute(request["code"], allow_stdin=False, stop_on_error=False)
         reply = self.client.get_shell_msg(timeout=TIMEOUT)
         while reply["parent_header"].get("msg_id") != own:
@@ -91,7 +91,7 @@ class Watcher:
         return {"id": own, "status": reply["content"]["status"]}
 
     def published(self, request):
-        """What the kernel published, until it has said as often that it is idle after one of these requests."""
+        """Returns the messages published for these requests, until the kernel is idle after each."""
         messages, idle = [], set()
         while idle != set(request["ids"]):
             try:
@@ -108,7 +108,7 @@ class Watcher:
 
 
 def main():
-    """Answers until there are no more requests."""
+    """Answers requests until the input ends."""
     watcher = Watcher()
     answers = {
         "sign": sign,
