@@ -270,6 +270,7 @@ async fn read_piece(from: &mut DuplexStream, buffer: &mut BytesMut) -> io::Resul
 struct RawMessage {
     said: String,
     status: i64,
+    #[serde(rename = "words")]
     exit_message: String,
 }
 
@@ -323,6 +324,19 @@ mod tests {
         ] {
             assert!(parse("prefix:", &message(kind, text)).is_none(), "{kind} {text}");
         }
+    }
+
+    #[test]
+    fn the_end_of_an_agent_carries_its_standard_error() {
+        let end = json!({"said": "prefix:E 0 0", "status": 1, "words": "OSError: x"});
+        let content = Content::Unknown(Unknown::new(MESSAGE, &end).unwrap());
+        let message = Session::default().request(content);
+        let (header, content) = parse("prefix:", &message).unwrap();
+        assert_eq!((header.kind, header.at, header.taken), ('E', 0, 0));
+        assert_eq!(
+            describe_exit(&content),
+            "the process for files and commands has failed with status 1: OSError: x"
+        );
     }
 
     #[test]
