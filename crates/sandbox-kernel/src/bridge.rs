@@ -1,4 +1,4 @@
-//! Serves one kernel: takes the requests of a worker, and tells what comes of them as a worker would.
+//! Serves one kernel: takes the requests of a worker, and sends the replies of a worker.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
@@ -25,19 +25,19 @@ use crate::stdin_channel::{
     CHUNK_SIZE, CONTROL, END, INPUT, INTERRUPT, StdinMessage, parse, tool_calls,
 };
 
-/// How long the program of ours may take.
+/// Limits the run of the kernel program.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long somebody else's kernel may take to begin, until that it does not is told.
+/// Limits the silence of a borrowed kernel before a run is reported as waiting.
 const BUSY_NOTICE_DELAY: Duration = Duration::from_secs(1);
 
-/// Why nobody knows what code did.
+/// Returns the reason why the outcome of code is unknown.
 fn no_outcome_reason(outcome: &Outcome) -> String {
     match outcome.end {
         End::ReplyLost if outcome.losses.disconnected => {
             "the connection to the kernel broke, and how the code ended was not told"
         }
-        // Some kernels answer nothing when they are given half of a statement.
+        // Some kernels send no reply to incomplete code.
         End::ReplyLost => {
             "the kernel was done with the code and did not say how it ended: it may not be complete"
         }
@@ -46,7 +46,7 @@ fn no_outcome_reason(outcome: &Outcome) -> String {
     .into()
 }
 
-/// One kernel, and who looks after it.
+/// The translator between the requests of a worker and one kernel.
 #[derive(Debug)]
 pub(crate) struct Bridge {
     client: Client,
@@ -55,44 +55,44 @@ pub(crate) struct Bridge {
     /// Standard output and standard error, as published.
     streams: [Arc<Buffer>; 2],
     runs: i64,
-    /// How often the kernel had been another process when it was prepared.
+    /// The number of restarts of the kernel when it was prepared.
     restarts: u64,
 }
 
-/// A run that goes on.
+/// A run in progress.
 struct Active {
     id: i64,
     running: ExecutionStream,
-    /// The request, for what we say on the stdin channel.
+    /// The header of the request, for messages on the stdin channel.
     parent: Parent,
     frames: FrameReader,
     display_budget: DisplayBudget,
     stdin: Option<Arc<Buffer>>,
-    /// Whether the kernel waits for a piece of input.
+    /// True while the kernel waits for a piece of input.
     wants_input: bool,
     interrupts: u64,
-    /// How many of them the kernel was told, or need not be.
+    /// The number of interrupts that were forwarded, or need not be.
     told: u64,
-    /// Interrupts that were announced, whose signals are still to come.
+    /// Announced interrupts whose signals have not arrived yet.
     announced: u64,
-    /// How much was published that has arrived.
+    /// The number of outputs that have arrived.
     outputs: u64,
-    /// Whether the kernel has begun with it, or that it has not was told.
+    /// True once the kernel has started the run, or was reported as busy.
     begun: bool,
-    /// How much of it did not arrive, as was told.
+    /// The number of outputs that were reported as missing.
     told_lost: u64,
-    /// What was published and waits for somebody to read what came before. Nothing more is taken meanwhile.
+    /// Published text that waits for the reader. No further event is taken meanwhile.
     unread: VecDeque<(StreamName, Bytes)>,
 }
 
 impl Active {
-    /// A line of ours on standard error.
+    /// Adds a line to standard error.
     fn note(&mut self, line: &str) {
         self.unread.push_back((StreamName::Stderr, format!("{line}\n").into()));
     }
 }
 
-/// Nothing more can be asked of this kernel.
+/// The kernel takes no more requests.
 struct Disconnected;
 
 impl Bridge {
@@ -106,7 +106,7 @@ impl Bridge {
         Self { client, process, program, streams, runs: 0, restarts }
     }
 
-    /// Runs the program of ours.
+    /// Runs the kernel program.
     pub(crate) async fn prepare(&mut self) -> Result<()> {
         let Some(program) = &self.program else { return Ok(()) };
         let mut request = ExecuteRequest::new(Program::cell());
@@ -130,7 +130,7 @@ impl Bridge {
         }
     }
 
-    /// Takes requests until nobody asks any more, or the kernel is of no use.
+    /// Serves requests until the control stream is closed, or the kernel is of no use.
     pub(crate) async fn serve(mut self, mut kernel_side: KernelSide) {
         let client = self.client.clone();
         let before = self.restarts;
@@ -139,7 +139,7 @@ impl Bridge {
             let asked = tokio::select! {
                 biased;
                 () = &mut restarted => {
-                    // What the next run would build on is lost.
+                    // The state that the next run depends on is lost.
                     self.process.mark_dead();
                     break;
                 }
@@ -163,7 +163,7 @@ impl Bridge {
                 Request::SetVariables { id, json } => {
                     self.variable(&kernel_side, id, json!({"set": json})).await
                 }
-                // They come late: what they are about is over.
+                // These requests come late: their run has ended.
                 _ => Ok(()),
             };
             if done.is_err() {
@@ -215,7 +215,7 @@ impl Bridge {
                 asked = kernel_side.next() => match asked.ok_or(Disconnected)?.request {
                     Request::ToolResult { .. } if self.program.is_none() => {}
                     request @ Request::ToolResult { .. } => {
-                        // An interrupt barrier the calls too, and the kernel is to hear of it first.
+                        // An interrupt ends the calls as well, and must reach the kernel first.
                         self.heed(&mut active).await?;
                         self.pass_on(&active, &request).await?;
                     }
@@ -243,7 +243,7 @@ impl Bridge {
         }
     }
 
-    /// Tells the kernel of interrupts that it has not heard of.
+    /// Forwards new interrupts to the kernel.
     async fn heed(&self, active: &mut Active) -> Result<(), Disconnected> {
         let now = self.process.interrupts();
         let new = now - active.told;
@@ -253,7 +253,7 @@ impl Bridge {
         if new > announced { self.interrupt(active).await } else { Ok(()) }
     }
 
-    /// Tells the program of ours. Others get a signal or a message.
+    /// Sends an interrupt to the kernel program. Other kernels get a signal or a message.
     async fn interrupt(&self, active: &Active) -> Result<(), Disconnected> {
         match &self.program {
             Some(program) => {
@@ -264,7 +264,7 @@ impl Bridge {
         }
     }
 
-    /// What this kernel has no words for.
+    /// Returns an error if this kernel does not support the run.
     fn refused(&self, run: &Run) -> Option<&'static str> {
         if self.program.is_some() {
             return None;
@@ -297,7 +297,7 @@ impl Bridge {
         self.marked(request, asked)
     }
 
-    /// A request that carries what the program of ours is to know.
+    /// Creates a request that carries settings for the kernel program.
     fn marked(&self, request: ExecuteRequest, asked: Map<String, Value>) -> Message {
         let mut message = self.client.session().request(request);
         if let Some(program) = &self.program {
@@ -376,7 +376,7 @@ impl Bridge {
         let mut notes = Vec::new();
         let bundle = active.display_budget.take(data, &mut notes);
         notes.iter().for_each(|note| active.note(note));
-        // One that was empty and has a name is a place for what comes later.
+        // An empty display with an id is a placeholder for an update.
         let is_place = data.is_empty() && display_id.is_some();
         if bundle.is_empty() && !is_place {
             return;
@@ -391,7 +391,7 @@ impl Bridge {
         kernel_side.reply(&display);
     }
 
-    /// The program of ours says something.
+    /// Handles a message of the kernel program.
     fn said(
         &self,
         kernel_side: &KernelSide,
@@ -414,7 +414,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// A piece of input for a kernel that waits for it, or the end of it.
+    /// Sends a piece of input to a waiting kernel, or the end of the input.
     async fn give(&self, active: &mut Active, piece: Option<Vec<u8>>) -> Result<(), Disconnected> {
         active.wants_input = false;
         let Some(program) = &self.program else { return Ok(()) };
@@ -428,7 +428,7 @@ impl Bridge {
         self.say(active, program, kind, piece.into()).await
     }
 
-    /// The answer to a call of a tool.
+    /// Forwards the result of a tool call.
     async fn pass_on(&self, active: &Active, request: &Request) -> Result<(), Disconnected> {
         let mut frame = Vec::new();
         let Some(program) = &self.program else { return Ok(()) };
@@ -458,7 +458,7 @@ impl Bridge {
         self.client.send(Channel::Stdin, message).await.map_err(|_| Disconnected)
     }
 
-    /// What a pager would show, such as the help of `len?`, is output here.
+    /// Writes the text for a pager, such as the help of `len?`, to standard output.
     fn page(&self, outcome: &Outcome) {
         for payload in outcome.reply.iter().flat_map(ExecuteReply::payloads) {
             if let Payload::Page { data, .. } = payload
@@ -477,7 +477,7 @@ impl Bridge {
     ) -> Result<(), Disconnected> {
         match outcome.end {
             End::Replied if outcome.reply.is_some() => {}
-            // Nobody can tell what it did. It is not gone on with.
+            // The effect of the code is unknown, so the kernel is not used again.
             End::Replied | End::ReplyLost => {
                 self.process.mark_lost(no_outcome_reason(&outcome));
                 return Err(Disconnected);
@@ -489,7 +489,7 @@ impl Bridge {
             }
         }
         if self.client.restarts() != self.restarts {
-            // It ran in a process that has nothing of what was there before.
+            // The code ran in a new process, without the earlier state.
             self.process.mark_dead();
             return Err(Disconnected);
         }
@@ -504,7 +504,7 @@ impl Bridge {
         }
         let told = self.told(&outcome);
         let published = told.get("published").and_then(Value::as_u64).unwrap_or_default();
-        // Whoever drops output on the way does not say how much.
+        // A queue that drops output does not report how much.
         let missing = published.saturating_sub(active.outputs + active.told_lost);
         if missing > 0 {
             let note = format!(
@@ -553,7 +553,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// A run that did not begin.
+    /// Ends a run that did not start.
     fn end(&self, kernel_side: &KernelSide, id: i64, why: Result<(), String>) {
         if let Err(message) = why {
             kernel_side.reply(&Reply::Failed { id, kind: WireFailureKind::Invalid, message });
@@ -566,7 +566,7 @@ impl Bridge {
         });
     }
 
-    /// What the program of ours added to the reply.
+    /// Returns the additions of the kernel program to the reply.
     fn told(&self, outcome: &Outcome) -> Map<String, Value> {
         let reply = outcome.reply.as_ref();
         let told = self.program.as_ref().and_then(|program| reply?.extra.get(program.key));

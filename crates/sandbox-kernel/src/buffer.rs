@@ -1,4 +1,4 @@
-//! Streams in memory, between a kernel's messages and whoever reads them as those of a process.
+//! Streams in memory, between the messages of a kernel and the reader of a process's streams.
 
 use std::fmt;
 use std::io;
@@ -8,17 +8,18 @@ use std::task::{Context, Poll, Waker};
 use sandbox_engine::host::{Readable, Writable};
 use tokio::sync::Notify;
 
-/// How many bytes wait before the writer does. With one more piece no more than what is looked for before a reply is told.
+/// Maximum number of bytes that wait before the writer does. With one more chunk, this is the amount of output that is
+/// read before a reply is reported.
 const CAPACITY: usize = (1 << 20) - CHUNK_SIZE;
 
-/// How much is added at once.
+/// Maximum number of bytes to add at once.
 pub(crate) const CHUNK_SIZE: usize = 64 << 10;
 
 /// A stream with one reader and one writer.
 #[derive(Default)]
 pub(crate) struct Buffer {
     state: Mutex<State>,
-    /// Something was read, or written.
+    /// Notified after every read and write.
     changed: Notify,
 }
 
@@ -26,7 +27,7 @@ pub(crate) struct Buffer {
 struct State {
     bytes: Vec<u8>,
     taken: usize,
-    /// How often something was added, and how often when the reader last found nothing.
+    /// The number of writes, and that number when the reader last found nothing.
     added: u64,
     settled: u64,
     closed: bool,
@@ -51,7 +52,7 @@ impl Buffer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds bytes, however many wait.
+    /// Adds bytes, without a limit.
     pub(crate) fn push(&self, data: &[u8]) {
         let mut state = self.state();
         state.bytes.extend_from_slice(data);
@@ -62,7 +63,7 @@ impl Buffer {
         self.changed.notify_waiters();
     }
 
-    /// Waits until there is room for a piece.
+    /// Waits until there is room for a chunk.
     pub(crate) async fn room(&self) {
         loop {
             let changed = self.changed.notified();
@@ -76,13 +77,13 @@ impl Buffer {
         }
     }
 
-    /// How often something was added.
+    /// Returns the number of writes.
     pub(crate) fn added(&self) -> u64 {
         self.state().added
     }
 
-    /// Waits until the reader has come back for more after all that was added: it has dealt with that. With nothing added
-    /// since `before` there is nothing to wait for, also while nobody reads.
+    /// Waits until the reader has processed all writes, which it shows by reading again. Returns at once if nothing was
+    /// written since `before`, even without a reader.
     pub(crate) async fn settled(&self, before: u64) {
         loop {
             let changed = self.changed.notified();
@@ -96,7 +97,7 @@ impl Buffer {
         }
     }
 
-    /// Nothing more will come, and nobody needs to wait for room.
+    /// Ends the stream, and releases a waiting writer.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -107,12 +108,12 @@ impl Buffer {
         self.changed.notify_waiters();
     }
 
-    /// Whether nothing more will come.
+    /// Returns true if the stream has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().closed
     }
 
-    /// Waits for bytes. `None` at the end.
+    /// Waits for bytes. Returns `None` at the end.
     pub(crate) async fn next(&self, limit: usize) -> Option<Vec<u8>> {
         loop {
             let changed = self.changed.notified();
@@ -155,7 +156,7 @@ impl Buffer {
         state.taken += count;
         if state.taken == state.bytes.len() {
             state.taken = 0;
-            // What was large once need not stay so.
+            // Releases the memory of a large buffer.
             if state.bytes.capacity() > CAPACITY {
                 state.bytes = Vec::new()
             } else {
@@ -204,7 +205,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// What a run reads, from the side that writes it. Dropping it is the end of the input.
+/// The writing end of a run's standard input. Dropping it ends the input.
 #[derive(Debug)]
 pub(crate) struct InputWriter(pub(crate) Arc<Buffer>);
 
@@ -224,7 +225,7 @@ impl Drop for InputWriter {
     }
 }
 
-/// What a kernel writes: what it publishes, and what its process writes to a descriptor, where that counts.
+/// The output of a kernel: published text, and what its process writes to a descriptor, if that belongs to runs.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) published: Arc<Buffer>,

@@ -1,4 +1,4 @@
-//! The control stream of a kernel: requests of a worker on one side, answers on the other.
+//! The control stream of a kernel: requests of a worker on one side, replies on the other.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use tokio::task::AbortHandle;
 
 use crate::buffer::{Buffer, InputWriter};
 
-/// Bytes of requests that wait for the kernel before whoever writes them does.
+/// Maximum size of the requests that wait for the kernel before their writer does, in bytes.
 const MAX_WAITING_BYTES: usize = 32 << 20;
 
-/// A request, and what the run that it asks for reads.
+/// A request, and the standard input of its run.
 #[derive(Debug)]
 pub(crate) struct PendingRequest {
     pub(crate) request: Request,
@@ -23,12 +23,12 @@ pub(crate) struct PendingRequest {
     cost: usize,
 }
 
-/// The near side.
+/// The side of the interpreter.
 #[derive(Debug)]
 pub(crate) struct KernelControl {
     shared: Arc<Shared>,
     incoming: Mutex<Incoming>,
-    /// What serves the kernel ends with the last handle.
+    /// The task that serves the kernel. It ends with the last handle.
     serving: AbortHandle,
 }
 
@@ -46,14 +46,14 @@ struct Shared {
     writer: Mutex<Option<Waker>>,
 }
 
-/// The far side, which serves the kernel.
+/// The side of the kernel.
 #[derive(Debug)]
 pub(crate) struct KernelSide {
     shared: Arc<Shared>,
     requests: mpsc::UnboundedReceiver<PendingRequest>,
 }
 
-/// Both sides. What `serve` makes of the far one is aborted with the near one.
+/// Creates both sides. The task of `serve` is aborted when the returned side is dropped.
 pub(crate) fn control(serve: impl FnOnce(KernelSide) -> AbortHandle) -> KernelControl {
     let (sender, requests) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared::default());
@@ -69,7 +69,7 @@ impl Drop for KernelControl {
 }
 
 impl KernelSide {
-    /// The next request. `None` when nobody asks any more.
+    /// Waits for the next request. Returns `None` when the control stream is closed.
     pub(crate) async fn next(&mut self) -> Option<PendingRequest> {
         let pending = self.requests.recv().await?;
         self.shared.waiting.fetch_sub(pending.cost, Ordering::AcqRel);
@@ -80,13 +80,13 @@ impl KernelSide {
         Some(pending)
     }
 
-    /// What waits until whoever reads the answers has told all of them, from now on: those of before are told, or nobody
-    /// would have pending for more.
+    /// Creates a barrier for the replies from now on. Earlier replies have been read, because a new request has
+    /// arrived.
     pub(crate) fn reply_barrier(&self) -> ReplyBarrier {
         ReplyBarrier { before: self.shared.replies.added(), shared: Arc::clone(&self.shared) }
     }
 
-    /// ReplyBarrier. What does not fit a frame is not told.
+    /// Sends a reply. Returns false, without sending, if it does not fit in a frame.
     pub(crate) fn reply(&self, reply: &Reply) -> bool {
         let mut frame = Vec::new();
         let fits = reply.encode(&mut frame).is_ok();
@@ -97,16 +97,16 @@ impl KernelSide {
     }
 }
 
-/// The answers to a request.
+/// A barrier for the replies to one request.
 #[derive(Debug)]
 pub(crate) struct ReplyBarrier {
     shared: Arc<Shared>,
-    /// How many there had been before it.
+    /// The number of replies before the request.
     before: u64,
 }
 
 impl ReplyBarrier {
-    /// Waits until each is told. What is written to a stream of the kernel before that may be told before them.
+    /// Waits until the replies have been read. Text that is written to a stream earlier may be reported before them.
     pub(crate) async fn wait(&self) {
         self.shared.replies.settled(self.before).await;
     }

@@ -1,4 +1,4 @@
-//! What a kernel has published, and what is made of it.
+//! Published messages of a kernel, and their conversion.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::buffer::{self, Buffer};
 use crate::control::ReplyBarrier;
 use crate::stdin_channel::CHUNK_SIZE;
 
-/// The type of the message that tells marks.
+/// The type of the messages that carry marks.
 const MARKS: &str = "sandbox_marks";
 
-/// What Python calls an exit.
+/// The exception that exits Python.
 const EXIT: &str = "SystemExit";
 
-/// Whether the kernel published it as output.
+/// Returns true if the event is output.
 pub(crate) fn is_output(event: &Event) -> bool {
     matches!(
         event,
@@ -31,20 +31,20 @@ pub(crate) fn is_output(event: &Event) -> bool {
     )
 }
 
-/// Output that is none, because its content is not what its type has.
+/// Returns true if the message should be output, but its content is malformed.
 pub(crate) fn is_lost_output(message: &Message) -> bool {
     const OUTPUT: [&str; 4] = ["stream", "display_data", "update_display_data", "execute_result"];
     message.content.is_malformed() && OUTPUT.contains(&message.header.msg_type.as_str())
 }
 
-/// Nothing else of it is kept, whatever code has put there.
+/// Only this field is parsed, whatever code has put into the message.
 #[derive(Deserialize)]
 struct Marks {
     marks: [i64; 2],
 }
 
-/// What the program of ours publishes before something that is shown: the numbers of the marks in standard output and
-/// error up to which text comes before it.
+/// Returns the marks that the kernel program publishes before a display: the numbers of the marks in standard output
+/// and standard error up to which the text comes before the display.
 pub(crate) fn marks(message: &Message) -> Option<[i64; 2]> {
     if message.header.msg_type != MARKS {
         return None;
@@ -53,8 +53,8 @@ pub(crate) fn marks(message: &Message) -> Option<[i64; 2]> {
     Some(marks)
 }
 
-/// Gives what was published to whoever reads it, as they read, and after all that was published before. Nothing is lost
-/// when the future is dropped.
+/// Writes published text to the streams as they are read, after all earlier replies have been read. Nothing is lost if
+/// the future is dropped.
 pub(crate) async fn pass_on(
     barrier: &ReplyBarrier,
     streams: &[Arc<Buffer>; 2],
@@ -71,7 +71,7 @@ pub(crate) async fn pass_on(
     }
 }
 
-/// The next piece of input, when the kernel wants one.
+/// Waits for the next piece of input, if the kernel wants one.
 pub(crate) async fn input(stdin: &Option<Arc<Buffer>>, wanted: bool) -> Option<Vec<u8>> {
     if !wanted {
         std::future::pending::<()>().await;
@@ -82,7 +82,7 @@ pub(crate) async fn input(stdin: &Option<Arc<Buffer>>, wanted: bool) -> Option<V
     }
 }
 
-/// The status of an exit, where only the exception tells it.
+/// Returns the status of an exit that only the exception reports.
 pub(crate) fn exit_of(outcome: &Outcome) -> Option<i64> {
     let error = outcome.error.as_ref().filter(|error| error.ename == EXIT)?;
     match error.evalue.as_str() {

@@ -1,4 +1,4 @@
-//! A box whose interpreters are kernels.
+//! A host whose interpreters are kernels.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::control::control;
 use crate::process::KernelProcess;
 use crate::program::Program;
 
-/// Where kernels come from.
+/// A source of kernels.
 #[async_trait]
 pub trait KernelSource: fmt::Debug + Send + Sync + 'static {
-    /// Starts a kernel, or finds one, and waits until it can be used.
+    /// Starts or finds a kernel, and waits until it is usable.
     ///
     /// # Errors
-    /// Whatever keeps it from running, with what it said itself.
+    /// Any failure, with the output of the kernel as a hint.
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel>;
 }
 
-/// The standard streams of a kernel's process, where they lead to us.
+/// The standard streams of a kernel's process, if they lead to the host.
 #[derive(Debug)]
 pub struct Streams {
     /// Standard output.
@@ -37,20 +37,20 @@ pub struct Streams {
     pub stderr: Box<dyn Readable>,
 }
 
-/// A kernel that can be used.
+/// A usable kernel.
 #[derive(Debug)]
 pub struct StartedKernel {
-    /// The connection to it.
+    /// The client of the kernel.
     pub client: Client,
-    /// Its process.
+    /// The process of the kernel.
     pub process: Arc<KernelProcess>,
-    /// What its process writes, where that belongs to runs.
+    /// The streams of the process, if they belong to runs.
     pub streams: Option<Streams>,
-    /// The program of ours that it runs first, if it can.
+    /// The program that the kernel runs first, if it supports that.
     pub program: Option<Program>,
 }
 
-/// A kernel that ends unless somebody keeps it.
+/// Kills a kernel when dropped, unless the kernel is kept.
 pub(crate) struct KernelGuard(Option<Arc<KernelProcess>>);
 
 impl KernelGuard {
@@ -72,7 +72,7 @@ impl Drop for KernelGuard {
     }
 }
 
-/// A box whose interpreters are kernels, and whose programs and files are those of another box.
+/// A host whose interpreters are kernels, and whose programs and files are those of another host.
 #[derive(Debug)]
 pub struct KernelHost {
     inner: Arc<dyn ProcessHost>,
@@ -80,7 +80,7 @@ pub struct KernelHost {
 }
 
 impl KernelHost {
-    /// Kernels of that source, beside what `inner` holds.
+    /// Creates a host with kernels of this source, and the programs and files of `inner`.
     pub fn new(inner: Arc<dyn ProcessHost>, source: Arc<dyn KernelSource>) -> Self {
         Self { inner, source }
     }

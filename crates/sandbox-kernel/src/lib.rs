@@ -1,13 +1,13 @@
 //! Jupyter kernels as interpreters.
 //!
-//! A [`KernelHost`] is a box whose interpreters are kernels. To everything above it a kernel is a worker: it takes the
-//! same requests and gives the same replies, so that queues, limits, cancellation and the truth about how a run ended
-//! are those of [`sandbox_engine::interpreter`], whatever the kernel is reached by. Where a kernel comes from is up to a
-//! [`KernelSource`]: a process in a cell, one that runs already, one of a Jupyter Server.
+//! A [`KernelHost`] is a host whose interpreters are kernels. A kernel behaves as a worker: it takes the same requests
+//! and gives the same replies, so that queues, limits, cancellation and the report of how a run ended are those of
+//! [`sandbox_engine::interpreter`], over any connection to the kernel. A [`KernelSource`] provides the kernels: a
+//! process in a cell, a kernel that runs already, or a kernel of a Jupyter Server.
 //!
-//! A kernel of IPython gets a program of ours first, which adds what the protocol has no words for: the environment of a
-//! single run, scripts, standard input, exit statuses, variables as JSON, tools of the host. Any other kernel is used as
-//! it is, and what it cannot do is refused.
+//! An IPython kernel runs a program first, which adds what the protocol lacks: the environment of a single run,
+//! scripts, standard input, exit statuses, variables as JSON, and tools of the host. Any other kernel is used as it is,
+//! and rejects requests that it does not support.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -27,8 +27,8 @@ pub mod server;
 pub mod sidecar;
 mod stdin_channel;
 
-/// Bytes of messages that may wait for who takes them. More than all that one run may show, so that the end of one that
-/// shows that much has room.
+/// Maximum size of the messages that wait for their reader, in bytes. Exceeds the displays of one run, so that there is
+/// room for the end of a run that shows that much.
 pub const BUFFERED: usize = 96 << 20;
 
 pub use kernel_host::{KernelHost, KernelSource, StartedKernel, Streams};

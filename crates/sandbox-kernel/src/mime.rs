@@ -1,22 +1,22 @@
-//! What a kernel shows, as a worker would.
+//! Converts displays of a kernel to those of a worker.
 
 use jupyter_protocol::MimeBundle;
 use sandbox_engine::{Encoding, MimeData};
 use serde_json::Value;
 
-/// The longest representation.
+/// Maximum size of one representation, in bytes.
 const ITEM_LIMIT: usize = 16 << 20;
 
-/// All representations of one thing together.
+/// Maximum size of the representations of one display, in bytes.
 const BUNDLE_LIMIT: usize = 60 << 20;
 
-/// All representations of one run together.
+/// Maximum size of the representations of one run, in bytes.
 const RUN_LIMIT: usize = 64 << 20;
 
-/// The longest plain text, which is cut and not left out.
+/// Maximum length of plain text, which is cut and not dropped.
 const TEXT_LIMIT: usize = 1 << 20;
 
-/// What one run may still show.
+/// The remaining bytes for displays of one run.
 #[derive(Debug)]
 pub(crate) struct DisplayBudget(usize);
 
@@ -27,7 +27,7 @@ impl Default for DisplayBudget {
 }
 
 impl DisplayBudget {
-    /// The representations that fit, plain text first. The others are named in `notes`.
+    /// Returns the representations that fit, plain text first. The others are named in `notes`.
     pub(crate) fn take(&mut self, bundle: &MimeBundle, notes: &mut Vec<String>) -> Vec<MimeData> {
         let mut items: Vec<MimeData> =
             bundle.iter().filter_map(|(mime, value)| item(mime, value)).collect();
@@ -78,7 +78,7 @@ fn is_binary(mime: &str) -> bool {
     mime == "application/pdf" || mime.starts_with("image/") && mime != "image/svg+xml"
 }
 
-/// Says that it was cut. What our program in the kernel has cut already is longer by its note, and stays as it is.
+/// Cuts long text and adds a note. Text that the kernel program has cut is longer by its note, and is not cut again.
 fn cut(text: String) -> String {
     const NOTE: usize = 64;
     let length = text.chars().count();
@@ -89,7 +89,7 @@ fn cut(text: String) -> String {
     format!("{}\n... [cut: {length} characters in all]", &text[..end])
 }
 
-/// Text without the codes that colour it on a terminal, or do anything else to one.
+/// Removes terminal escape sequences, such as colours.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -101,7 +101,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// What comes after the code that the text begins with. One that does not end is all of it.
+/// Returns the text after the escape sequence that it starts with. An unfinished sequence extends to the end.
 fn after_code(text: &str) -> &str {
     let mut chars = text.chars();
     let first = chars.next();
@@ -109,20 +109,20 @@ fn after_code(text: &str) -> &str {
     let body = chars.as_str();
     match introducer {
         Some('[') => match body.find(|c: char| !(' '..='?').contains(&c)) {
-            // Anything but a final letter ends what was no code.
+            // Without a final letter, this is no escape sequence.
             Some(end) if body[end..].starts_with(|c: char| ('@'..='~').contains(&c)) => {
                 &body[end + 1..]
             }
             Some(end) => &body[end..],
             None => "",
         },
-        // A text for the terminal itself, such as its title or a link, up to a bell or its terminator.
+        // A string for the terminal, such as its title or a link, up to a bell or the string terminator.
         Some(']' | 'P' | 'X' | '^' | '_') => match body.find(['\u{7}', '\u{1b}']) {
             Some(end) if body[end..].starts_with('\u{7}') => &body[end + 1..],
             Some(end) => body[end..].strip_prefix("\u{1b}\\").unwrap_or(&body[end..]),
             None => "",
         },
-        // Which characters there are: one more says which.
+        // A character set, named by one more character.
         Some(' '..='/') => {
             let end = body.find(|c: char| !(' '..='/').contains(&c)).unwrap_or(body.len());
             let mut left = body[end..].chars();
@@ -130,7 +130,7 @@ fn after_code(text: &str) -> &str {
             left.as_str()
         }
         Some('0'..='~') => body,
-        // No code, and what comes is text.
+        // No escape sequence: the rest is text.
         Some(_) => &text[1..],
         None => "",
     }

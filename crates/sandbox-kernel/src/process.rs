@@ -1,4 +1,4 @@
-//! The process of a kernel, as far as somebody can see it.
+//! The process of a kernel, as seen from outside.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 const SIGINT: i32 = 2;
 
-/// The end of a process of which nobody can tell how it ended.
+/// The exit of a process whose status is unknown.
 pub(crate) const UNKNOWN_EXIT: Exit =
     Exit { code: None, signal: None, user: Duration::ZERO, system: Duration::ZERO, max_rss: 0 };
 
-/// How the code of a kernel is interrupted.
+/// The way to interrupt the code of a kernel.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Interrupt {
@@ -28,17 +28,17 @@ pub enum Interrupt {
     Signal,
     /// By a message to the kernel.
     Message(Client),
-    /// By the program of ours in it, which is told what run is meant.
+    /// By a message to the kernel program, which names the run.
     Program,
 }
 
-/// A process that others look after, which knows at once when it is dead.
+/// A kernel's process, whose death is known at once.
 ///
-/// Its end may be told by its process, or by whoever hears of it first: see [`KernelProcess::mark_ended`].
+/// The end may be reported by the process, or by the first observer: see [`KernelProcess::mark_ended`].
 pub struct KernelProcess {
     inner: Arc<dyn Process>,
     interrupt: Interrupt,
-    /// It is somebody else's: once it is dead to us, nothing more is done to it.
+    /// True if another owner manages the process. Nothing is done to it after it counts as dead here.
     borrowed: bool,
     state: Mutex<State>,
     changed: Notify,
@@ -48,16 +48,16 @@ pub struct KernelProcess {
 #[derive(Default)]
 struct State {
     exit: Option<Exit>,
-    /// Whether its end was told by what watches it, and not only by its being of no use any more.
+    /// True if the process itself has ended, and does not only count as dead.
     has_ended: bool,
-    /// Whether it could not be ended, and so is not asked to end its code any more.
+    /// True if the process could not be ended. Its code is not interrupted any more.
     given_up: bool,
-    /// Why nobody can tell what it does.
+    /// The reason why the state of the process is unknown.
     lost: Option<String>,
     waker: Option<Waker>,
-    /// Interrupts so far.
+    /// The number of interrupts so far.
     interrupts: u64,
-    /// Whether code of ours runs in it.
+    /// True while it runs code of this sandbox.
     running: bool,
 }
 
@@ -73,7 +73,7 @@ impl KernelProcess {
         Self::watching(inner, interrupt, false)
     }
 
-    /// Watches a process that is somebody else's. Once it is dead to us, nothing more is done to it.
+    /// Watches a process of another owner. Nothing is done to it after it counts as dead here.
     pub fn borrowed(inner: Arc<dyn Process>, interrupt: Interrupt) -> Arc<Self> {
         Self::watching(inner, interrupt, true)
     }
@@ -89,7 +89,8 @@ impl KernelProcess {
         });
         let (watched, weak) = (Arc::clone(&process.inner), Arc::downgrade(&process));
         tokio::spawn(async move {
-            // Who could tell how it ended is gone with it when its box has ended. Whoever waits must not wait for ever.
+            // The status is lost if the host has ended. The exit is reported in any case, so that no caller waits for
+            // ever.
             let exit = watched.exit().await.unwrap_or(UNKNOWN_EXIT);
             if let Some(process) = weak.upgrade() {
                 process.state().has_ended = true;
@@ -103,7 +104,7 @@ impl KernelProcess {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is dead. The first word counts.
+    /// Marks the process as ended. The first exit counts.
     pub fn mark_ended(&self, exit: Exit) {
         let mut state = self.state();
         state.exit.get_or_insert(exit);
@@ -115,12 +116,13 @@ impl KernelProcess {
         self.changed.notify_waiters();
     }
 
-    /// It is dead, or of no use, and nobody can tell how it ended.
+    /// Marks the process as dead or of no use, with an unknown status.
     pub fn mark_dead(&self) {
         self.mark_ended(UNKNOWN_EXIT);
     }
 
-    /// The way to it is lost. Ours is of no use then and is ended by whoever looks after it; another's is let go.
+    /// Marks the connection as lost. An owned process is of no use then and is ended by its owner; a borrowed one is
+    /// released.
     pub(crate) fn mark_lost(&self, why: String) {
         let mut state = self.state();
         if state.exit.is_none() {
@@ -132,14 +134,14 @@ impl KernelProcess {
         }
     }
 
-    /// Whether code of ours runs in it that an interrupt may still end. One that is only dead to us may run on; one that has
-    /// ended hears nothing, and neither does one that did not hear before.
+    /// Returns true if an interrupt may still end running code. A process that only counts as dead may still run; one
+    /// that has ended, or that could not be ended before, is not interrupted.
     pub fn is_interruptible(&self) -> bool {
         let state = self.state();
         state.running && !state.has_ended && !state.given_up
     }
 
-    /// Whether it is somebody else's.
+    /// Returns true if the process has another owner.
     pub(crate) fn is_borrowed(&self) -> bool {
         self.borrowed
     }
@@ -159,7 +161,7 @@ impl KernelProcess {
         }
     }
 
-    /// How often it was interrupted.
+    /// Returns the number of interrupts.
     pub(crate) fn interrupts(&self) -> u64 {
         self.state().interrupts
     }
@@ -236,7 +238,7 @@ impl Process for KernelProcess {
         self.inner.unkillable_reason()
     }
 
-    /// A kernel hears of it by several steps, and shows a traceback before it is done.
+    /// A kernel handles an interrupt in several steps, and shows a traceback before it is done.
     fn interrupt_grace(&self) -> Duration {
         Duration::from_secs(2)
     }

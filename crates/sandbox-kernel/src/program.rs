@@ -1,10 +1,10 @@
-//! The program of ours that a kernel of IPython runs first.
+//! The program that an IPython kernel runs first.
 
 use jupyter_protocol::KernelInfoReply;
 use sandbox_python::part;
 use serde_json::{Map, Value, json};
 
-/// Parts of the worker that the program uses too.
+/// Parts of the worker that the program uses.
 const PARTS: [&str; 12] = [
     "codec",
     "streams",
@@ -20,7 +20,7 @@ const PARTS: [&str; 12] = [
     "magics",
 ];
 
-/// Parts of its own.
+/// Parts of the program only.
 const OWN_PARTS: [(&str, &str); 4] = [
     ("ipython", include_str!("python/ipython.py")),
     ("stdin_channel", include_str!("python/stdin_channel.py")),
@@ -28,20 +28,20 @@ const OWN_PARTS: [(&str, &str); 4] = [
     ("system_exit", include_str!("python/system_exit.py")),
 ];
 
-/// The key that has the program in the metadata of the request that runs it. Another one than that of runs: a kernel that
-/// somebody else has prepared before must take it for a cell like any other.
+/// The metadata key of the program, in the request that runs it. Differs from the key of runs: a kernel that another
+/// client has prepared must treat the request as any other cell.
 pub(crate) const PROGRAM_KEY: &str = "sandbox_program";
 
 const KERNEL: &str = include_str!("python/kernel.py");
 
-/// What the program is told.
+/// Settings of the kernel program.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Begins every prompt that is ours. Nobody else knows it.
+    /// The prefix of its messages, which is secret.
     pub(crate) prefix: String,
-    /// The key that ours has in metadata and replies.
+    /// The key of its metadata and of its additions to replies.
     pub(crate) key: &'static str,
-    /// Whether the descriptors of the process lead to the host.
+    /// True if the descriptors of the process lead to the host.
     pub own_streams: bool,
     /// The home directory, below which packages are installed.
     pub home: String,
@@ -50,7 +50,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program of a kernel, with a prefix of its own.
+    /// Creates the program of one kernel, with a new prefix.
     pub fn new(home: impl Into<String>, cwd: impl Into<String>) -> Self {
         Self {
             prefix: format!("sandbox-{}:", sandbox_core::random_hex(16)),
@@ -61,7 +61,7 @@ impl Program {
         }
     }
 
-    /// What is told to the cell that runs the program.
+    /// Returns the metadata of the request that runs the program.
     pub(crate) fn metadata(&self) -> Value {
         let mut sources: Map<String, Value> = PARTS
             .iter()
@@ -79,9 +79,10 @@ impl Program {
         json!({"program": KERNEL, "names": names})
     }
 
-    /// The cell that runs the program: one statement that leaves no name behind.
+    /// Returns the cell that runs the program: one statement that leaves no name behind.
     ///
-    /// The program itself is not in it, because kernels look at every character of a cell, in Python, before they run it.
+    /// The cell does not contain the program, because kernels examine every character of a cell, in Python, before they
+    /// run it.
     pub(crate) fn cell() -> String {
         format!(
             "(lambda told: exec(compile(told['program'], '<sandbox kernel>', 'exec'), told['names']))\
@@ -90,7 +91,7 @@ impl Program {
     }
 }
 
-/// Whether a kernel is IPython, and can run the program.
+/// Returns true if the kernel is IPython, which can run the program.
 pub fn is_ipython(info: &KernelInfoReply) -> bool {
     info.implementation == "ipython"
 }

@@ -1,17 +1,17 @@
-//! What travels on the stdin channel beside questions: calls of tools, the standard input of a run, interrupts.
+//! Messages on the stdin channel other than prompts: calls of tools, the standard input of a run, interrupts.
 //!
-//! Messages of ours carry a prefix that no code was told, a letter, and bytes in a buffer. `T` is a piece of the worker's
-//! control stream, both ways. To the kernel, `I` is a piece of input, `E` its end, and `X` interrupts a run; from it, `A`
-//! asks for the next piece and `E` wants no more.
+//! The messages carry a secret prefix, a letter, and bytes in a buffer. `T` is a piece of the worker's control stream,
+//! in both directions. To the kernel, `I` is a piece of input, `E` the end of the input, and `X` interrupts a run; from
+//! the kernel, `A` requests the next piece of input, and `E` rejects more input.
 
 use jupyter_protocol::Message;
 use sandbox_engine::{FrameReader, Reply};
 use serde::Deserialize;
 
-/// The type of the kernel's messages. To the kernel they are answers to questions, which servers let through.
+/// The type of the kernel's messages. Messages to the kernel are replies to prompts, which servers forward.
 pub(crate) const MESSAGE: &str = "sandbox_link";
 
-/// The longest piece that is sent at once.
+/// Maximum size of a piece, in bytes.
 pub(crate) const CHUNK_SIZE: usize = 256 << 10;
 
 /// A piece of the control stream.
@@ -23,27 +23,27 @@ pub(crate) const INPUT: &str = "I";
 /// The end of the input.
 pub(crate) const END: &str = "E";
 
-/// An interrupt of the run of that id, and no other.
+/// An interrupt of the run with this id, and of no other.
 pub(crate) const INTERRUPT: &str = "X";
 
-/// What the kernel said.
+/// A message of the kernel.
 #[derive(Debug, PartialEq)]
 pub(crate) enum StdinMessage {
-    /// A piece of its control stream.
+    /// A piece of the control stream.
     Control(Vec<u8>),
-    /// It can take more input.
+    /// A request for more input.
     More,
-    /// It takes no more input.
+    /// The end of the kernel's interest in input.
     Enough,
 }
 
-/// Nothing else of a message is kept, whatever code has put there.
+/// Only this field is parsed, whatever code has put into the message.
 #[derive(Deserialize)]
 struct RawStdinMessage {
     said: String,
 }
 
-/// Reads a message. `None` when it is not one of ours.
+/// Parses a message. Returns `None` for messages of other types or without the prefix.
 pub(crate) fn parse(prefix: &str, message: &Message) -> Option<StdinMessage> {
     if message.header.msg_type != MESSAGE {
         return None;
@@ -57,8 +57,8 @@ pub(crate) fn parse(prefix: &str, message: &Message) -> Option<StdinMessage> {
     }
 }
 
-/// Puts the pieces together. Only what belongs to tools is let through: the rest of a run is the kernel's own to tell. What
-/// the run before has still asked for as it ended comes late, and nobody waits for it any more.
+/// Reassembles the calls of tools from pieces. Other replies are an error: the kernel sends them as messages of its
+/// own. Late calls of an earlier run are dropped.
 pub(crate) fn tool_calls(
     frames: &mut FrameReader,
     piece: &[u8],

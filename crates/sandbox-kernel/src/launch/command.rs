@@ -1,10 +1,10 @@
-//! How a kernel is started.
+//! The command that starts a kernel.
 
 use std::collections::BTreeMap;
 
 use jupyter_protocol::kernelspec::InterruptMode;
 
-/// Stands for the connection file until there is one.
+/// The placeholder for the connection file.
 const FILE: &str = "/connection-file";
 
 /// A kernel specification, ready to be started.
@@ -12,28 +12,28 @@ const FILE: &str = "/connection-file";
 pub struct KernelCommand {
     /// The name of the specification.
     pub name: String,
-    /// What to call it in a list.
+    /// The name to display.
     pub title: String,
-    /// The language it runs, in lower case.
+    /// The language of the kernel, in lower case.
     pub language: String,
-    /// How it is interrupted.
+    /// The way to interrupt the kernel.
     pub interrupt: InterruptMode,
     /// The program and its arguments, with [`KernelCommand::FILE`] for the connection file.
     pub argv: Vec<String>,
-    /// What its specification adds to the environment.
+    /// Environment variables of the specification.
     pub env: BTreeMap<String, String>,
 }
 
 impl KernelCommand {
-    /// What the arguments have in the place of the connection file.
+    /// The placeholder for the connection file in the arguments.
     pub const FILE: &'static str = FILE;
 
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     pub(crate) fn argv(&self, connection_file: &str) -> Vec<String> {
         self.argv.iter().map(|word| word.replace(FILE, connection_file)).collect()
     }
 
-    /// Whether it is a kernel of IPython, as far as its command tells.
+    /// Returns true if the command appears to start an IPython kernel.
     pub fn looks_like_ipython(&self) -> bool {
         let module = |word: &String| word.starts_with("ipykernel");
         self.language == "python" && self.argv.iter().any(module)

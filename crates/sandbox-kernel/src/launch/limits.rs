@@ -1,14 +1,14 @@
-//! The limits that a kernel needs to start at all. With less it fails in the middle of that, or is silent.
+//! The limits that a kernel needs to start. With less, it fails at some point of its start, or never answers.
 
 use sandbox_core::{ByteSize, CreateSpec, Error, Result};
 
-/// Threads and processes of a kernel of IPython: a dozen from its start, and some for what code starts.
+/// Minimum number of threads and processes of an IPython kernel: a dozen from its start, and some for those of code.
 const MIN_PROCESSES: u32 = 16;
 
-/// Its memory, with what its threads reserve.
+/// Minimum memory of an IPython kernel, with the reservations of its threads.
 const MIN_MEMORY: ByteSize = ByteSize::mib(128);
 
-/// The limits of a sandbox that a kernel has to do with.
+/// The limits of a sandbox that concern a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelLimits {
     processes: Option<u32>,
@@ -16,16 +16,16 @@ pub struct KernelLimits {
 }
 
 impl KernelLimits {
-    /// The limits that were asked for.
+    /// Returns the limits of a specification.
     #[must_use]
     pub fn from_spec(spec: &CreateSpec) -> Self {
         Self { processes: spec.processes, memory: spec.memory }
     }
 
-    /// Refuses limits with which no kernel of IPython starts.
+    /// Rejects limits with which no IPython kernel starts.
     ///
     /// # Errors
-    /// `InvalidArgument` that says how much it needs.
+    /// `InvalidArgument` with the minimum.
     pub(super) fn check(self) -> Result<()> {
         if let Some(processes) = self.processes.filter(|processes| *processes < MIN_PROCESSES) {
             let message = format!(

@@ -1,7 +1,8 @@
-//! Kernels that are started as programs in a box, and talked to over ZeroMQ.
+//! Kernels that are started as programs in a host, and connected over ZeroMQ.
 //!
-//! What a kernel is started with is a [`KernelCommand`]; how its sockets are reached is up to a [`KernelDialer`], and over what to
-//! [`TransportSelector`]. The rest is the same in every box: a folder with the connection file, waiting for an answer, and what a kernel said that gives none.
+//! A [`KernelCommand`] starts a kernel, a [`KernelDialer`] opens its sockets, and a [`TransportSelector`] selects the
+//! transport. The rest is the same in every host: a directory with the connection file, the wait for an answer, and the
+//! output of a kernel that does not answer.
 
 mod command;
 mod limits;
@@ -32,32 +33,32 @@ use crate::kernel_host::{KernelGuard, KernelSource, StartedKernel, Streams};
 use crate::process::{Interrupt, KernelProcess};
 use crate::program::{Program, is_ipython};
 
-/// How long a kernel may take until it answers.
+/// Limits the wait for the first answer of a kernel.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long what a dead kernel said is waited for.
+/// Limits the wait for the last output of a dead kernel.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How often a kernel is started again whose ports somebody else took.
+/// Maximum number of starts after a port was taken by another program.
 const MAX_PORT_RETRIES: usize = 4;
 
-/// How the sockets of the kernels in a box are reached.
+/// Opens the sockets of the kernels in a host.
 #[async_trait]
 pub trait KernelDialer: fmt::Debug + Send + Sync + 'static {
-    /// Where a kernel shall read that has this folder for itself.
+    /// Returns the addresses for a kernel with this directory of its own.
     ///
     /// # Errors
-    /// When there is no place for it.
+    /// If no addresses are available.
     async fn connection_info(
         &self,
         runtime_dir: &str,
         transport: Transport,
     ) -> Result<ConnectionInfo>;
 
-    /// What opens connections to that kernel. `None`: it is where it says, on this host.
+    /// Returns the dialer for a kernel, or `None` if its addresses are reachable on this machine.
     ///
     /// # Errors
-    /// When there is no way to it.
+    /// If the kernel is not reachable.
     fn dialer(
         &self,
         info: &ConnectionInfo,
@@ -65,32 +66,32 @@ pub trait KernelDialer: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Option<Arc<dyn Dialer>>>;
 }
 
-/// Where kernels come from that have imported what they need: forked from a process that has.
+/// A source of forked kernels, which have imported their modules already.
 #[async_trait]
 pub trait ForkServer: fmt::Debug + Send + Sync + 'static {
-    /// The same as starting this program in the box.
+    /// Forks a process for this program, with the same effect as starting it in the host.
     ///
     /// # Errors
-    /// When it would not be the same, or does not work. Nothing of it is left then.
+    /// If the effect would differ, or the fork fails. Nothing is left behind.
     async fn fork(&self, program: &Spawn) -> Result<Spawned>;
 }
 
-/// The kernels of one sandbox.
+/// Launches the kernels of one sandbox.
 #[derive(Debug)]
 pub struct KernelLauncher {
-    /// Where they run.
+    /// The host of the processes.
     pub host: Arc<dyn ProcessHost>,
-    /// The files in there.
+    /// The files of the host.
     pub files: Arc<dyn FileSystem>,
-    /// How each is started.
+    /// The command of each kernel.
     pub command: KernelCommand,
-    /// What they are forked from. Where there is nothing, or it does not work, they are started.
+    /// The source of forked kernels. Without one, or if a fork fails, kernels are started.
     pub fork_server: Option<Box<dyn ForkServer>>,
-    /// How they are reached.
+    /// Opens the sockets of kernels.
     pub dialer: Box<dyn KernelDialer>,
-    /// TransportSelector what they are talked to.
+    /// Selects the transport of kernels.
     pub transport: TransportSelector,
-    /// In which directory each has a folder for its own files.
+    /// The directory for the runtime directories of kernels.
     pub runtime_parent: String,
     /// The home directory.
     pub home: String,
@@ -118,16 +119,16 @@ impl KernelSource for KernelLauncher {
             return Err(if silent { failed.error.with_hint(hint) } else { failed.error });
         }
         tracing::debug!(error = %failed.error, "the kernel is started again, to be reached over TCP");
-        // What it says over Unix sockets is what was asked for.
+        // The error over Unix sockets is reported, because those were tried first.
         let started = self.start_on(Transport::Tcp, &spec).await.map_err(|_| failed.error)?;
         self.transport.switch_to_tcp();
         Ok(started)
     }
 }
 
-/// Whether a port was free when it was chosen, and not any more when the kernel wanted it.
+/// Returns true if a port was taken between its selection and the start of the kernel.
 fn is_port_taken(info: &ConnectionInfo, error: &Error) -> bool {
-    // Somebody else's sockets answer there, or the kernel says so itself.
+    // Sockets of another program answer, or the kernel reports the error.
     info.transport == Transport::Tcp
         && (error.to_string().contains("does not fit the channel")
             || error.hint().is_some_and(|output| output.contains("Address already in use")))
@@ -147,7 +148,7 @@ impl KernelLauncher {
             match self.start_at(runtime_dir, &info, spec.clone(), &mut may_fork).await {
                 Err(failed) if tries <= MAX_PORT_RETRIES && is_port_taken(&info, &failed.error) => {
                 }
-                // Whatever that was, a fresh process tells.
+                // A new process shows whether the fork was the cause.
                 Err(failed) if failed.died && may_fork => may_fork = false,
                 started => return started,
             }
@@ -177,7 +178,7 @@ impl KernelLauncher {
         let (client, ipython) = match connected {
             Ok(connected) => connected,
             Err(error) => {
-                // The process may have died just then, which says more.
+                // The process may have died just now, which explains more.
                 let mut failed = match timeout(LAST_OUTPUT_TIMEOUT, process.exit()).await {
                     Ok(exit) => Failure::died(exit.ok()),
                     Err(_) => error,
@@ -202,7 +203,7 @@ impl KernelLauncher {
             }
             _ => process,
         };
-        // What another kernel writes there and does not publish is not output of its code.
+        // Unpublished output of another kernel is not output of its code.
         let streams = if program.is_some() {
             Some(streams)
         } else {
@@ -212,7 +213,7 @@ impl KernelLauncher {
         Ok(StartedKernel { client, process, streams, program })
     }
 
-    /// Starts the program. `may_fork` says whether it may be forked, and then whether it was.
+    /// Starts the program. `may_fork` permits a fork, and then tells if the process was forked.
     async fn spawn(
         &self,
         runtime_dir: &RuntimeDir,
@@ -223,7 +224,7 @@ impl KernelLauncher {
     ) -> Result<(Arc<KernelProcess>, Streams, Option<Arc<dyn Dialer>>)> {
         let mut env = spec.env.clone();
         env.extend(self.command.env.clone());
-        // Its history and its settings are not the user's files.
+        // The history and the settings of the kernel are not files of the user.
         env.insert("IPYTHONDIR".into(), runtime_dir.path().to_owned());
         env.insert("JUPYTER_RUNTIME_DIR".into(), runtime_dir.path().to_owned());
         let mut argv = self.command.argv(file);
@@ -257,7 +258,7 @@ impl KernelLauncher {
     }
 }
 
-/// Connects, and waits until the kernel answers. Says whether it is IPython.
+/// Connects, and waits until the kernel answers. Returns true with the client if the kernel is IPython.
 async fn connect_kernel(
     info: &ConnectionInfo,
     dialer: Option<Arc<dyn Dialer>>,
@@ -265,7 +266,7 @@ async fn connect_kernel(
     let mut options = Options::default();
     options.client.connect_timeout = START_TIMEOUT;
     options.client.buffered = crate::BUFFERED;
-    // Its process tells when it is dead; a connection that breaks before that is made anew at once or never.
+    // The process reports its death; an earlier broken connection is restored at once or never.
     options.client.reconnect_timeout = Duration::from_secs(10);
     options.dialer = dialer;
     let client = connect(info, options).await.map_err(not_connected)?;
@@ -284,16 +285,16 @@ fn there_already(error: Error) -> Result<()> {
     if error.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
 }
 
-/// A kernel that could not be started or used.
+/// Creates the error of a kernel that could not be started or used.
 pub fn failed(message: String) -> Error {
     Error::new(ErrorKind::Unavailable, "start_kernel", message).with_effect(Effect::Applied)
 }
 
-/// Why a kernel could not be used.
+/// The reason why a kernel could not be used.
 struct Failure {
     error: Error,
     died: bool,
-    /// It ended, and nobody ended it.
+    /// True if the process ended by itself.
     ended_itself: bool,
 }
 
@@ -306,7 +307,7 @@ impl From<Error> for Failure {
 impl Failure {
     fn died(exit: Option<Exit>) -> Self {
         const SIGABRT: i32 = 6;
-        // Programs whose exceptions nobody catches end by that signal.
+        // Programs with an uncaught exception end by this signal.
         let ended_itself = exit.is_some_and(|exit| {
             exit.code.is_some() || exit.signal.is_some_and(|signal| signal == SIGABRT)
         });

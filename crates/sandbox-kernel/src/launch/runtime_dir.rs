@@ -1,4 +1,4 @@
-//! Where a kernel has its sockets and its connection file.
+//! The directory of a kernel's sockets and connection file.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ pub(super) struct RuntimeDir {
 }
 
 impl RuntimeDir {
-    /// One that nobody has had, and that does not exist yet. Its name is short, because of the paths of sockets some kernels
-    /// of the xeus family take 23 bytes.
+    /// Chooses an unused name for a directory, and does not create the directory. The name is short, because some
+    /// kernels of the xeus family use 23 bytes of the maximum length of a socket's path.
     pub(super) fn new(files: &Arc<dyn FileSystem>, parent: &str) -> Self {
         let path = format!("{parent}/.k-{}", random_hex(6));
         Self { files: Arc::clone(files), path }
@@ -28,7 +28,7 @@ impl RuntimeDir {
         &self.path
     }
 
-    /// Makes it, with the connection file. Nobody but the user of the sandbox sees what is in it.
+    /// Creates the directory and the connection file, which only the user of the sandbox can read.
     pub(super) async fn write(&self, info: &ConnectionInfo) -> Result<String> {
         self.files.make_directory(&self.path, true).await?;
         self.files.set_mode(&self.path, 0o700).await?;
@@ -41,12 +41,12 @@ impl RuntimeDir {
         Ok(file)
     }
 
-    /// Removes it when the kernel has ended.
+    /// Removes the directory when the kernel has ended.
     pub(super) fn remove_with(self, process: &Arc<KernelProcess>) {
         let process = Arc::clone(process);
         tokio::spawn(async move {
             drop(process.exit().await);
-            // It goes with the box at the latest.
+            // Otherwise it is removed with the sandbox.
             let _ = self.files.remove(&self.path, true).await;
         });
     }

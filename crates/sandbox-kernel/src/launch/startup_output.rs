@@ -1,4 +1,4 @@
-//! What a kernel says while it starts.
+//! The output of a kernel that starts.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -11,15 +11,15 @@ use sandbox_engine::host::Readable;
 use crate::kernel_host::Streams;
 use crate::mime::plain;
 
-/// How much of it is kept, in bytes.
+/// Maximum size of the kept output, in bytes.
 const MAX_SIZE: usize = 4096;
 
-/// The end of it.
+/// The end of the output.
 #[derive(Default)]
 pub(super) struct StartupOutput(Vec<u8>);
 
 impl StartupOutput {
-    /// Listens until both streams have ended.
+    /// Reads until both streams have ended.
     pub(super) async fn read(&mut self, streams: &Streams) {
         let mut open = [true, true];
         let sources: [&dyn Readable; 2] = [&*streams.stdout, &*streams.stderr];

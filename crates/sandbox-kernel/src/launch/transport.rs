@@ -1,14 +1,14 @@
-//! Over what kernels are talked to.
+//! The selection of the transport between the host and kernels.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jupyter_protocol::Transport;
 
-/// The transport of the kernels of one sandbox.
+/// Selects the transport of the kernels of one sandbox.
 ///
-/// Unless one was requested for, it is Unix sockets. A kernel that ends when it is told to listen on those, because it does not
-/// know them or their paths are too long for it, is started once more to be talked to selector TCP. If that works, it is TCP
-/// from then on.
+/// The default is Unix sockets. A kernel that ends when it should listen on Unix sockets, because it does not support
+/// them or their paths are too long for it, is started once more with TCP. If that works, TCP is used from then on. A
+/// requested transport is never changed.
 #[derive(Debug, Default)]
 pub struct TransportSelector {
     requested: Option<Transport>,
@@ -16,7 +16,7 @@ pub struct TransportSelector {
 }
 
 impl TransportSelector {
-    /// What was requested for, if anything.
+    /// Creates a selector, with the requested transport if there is one.
     #[must_use]
     pub fn new(requested: Option<Transport>) -> Self {
         Self { requested, ..Self::default() }

@@ -1,4 +1,4 @@
-//! What a kernel of Python on a server is told before anything else.
+//! The first code in a Python kernel of a server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// How long it may take.
+/// Limits the run of the code.
 const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What runs in a kernel before anything else, and leaves no name behind. It says where it is.
+/// Code that runs before any other, leaves no name behind, and prints the environment of the kernel.
 const BOOTSTRAP: &str = "\
 import json, os, sys, time
 env, cwd = json.loads(SETTINGS)
@@ -41,23 +41,23 @@ print(json.dumps({
 }))
 ";
 
-/// Where a kernel is.
+/// The environment of a kernel.
 #[derive(Clone, Debug, Deserialize)]
 pub struct KernelEnvironment {
-    /// Its working directory.
+    /// The working directory.
     pub cwd: String,
-    /// The home of its user.
+    /// The home directory of the user.
     pub home: String,
-    /// Its interpreter.
+    /// The interpreter.
     #[serde(default)]
     pub python: String,
-    /// Its environment, as far as it is text.
+    /// The environment variables that are valid text.
     #[serde(default)]
     env: BTreeMap<String, String>,
 }
 
 impl KernelEnvironment {
-    /// The environment of programs beside it: its own, without what servers and kernels set for kernels alone.
+    /// Returns the environment for programs beside the kernel: that of the kernel, without variables for kernels only.
     pub fn program_env(&self) -> BTreeMap<String, String> {
         let mut env = self.env.clone();
         env.retain(|name, _| !name.starts_with("JPY_") && !KERNEL_VARIABLES.contains(&&**name));
@@ -65,7 +65,7 @@ impl KernelEnvironment {
     }
 }
 
-/// What only kernels have in their environment.
+/// Variables that servers and kernels set for kernels only.
 const KERNEL_VARIABLES: [&str; 8] = [
     "CLICOLOR",
     "CLICOLOR_FORCE",
@@ -77,11 +77,11 @@ const KERNEL_VARIABLES: [&str; 8] = [
     "TERM",
 ];
 
-/// Sets the environment of a kernel of Python, has it enter a directory, which is made if it is missing, and says where it
-/// is then.
+/// Sets the environment variables of a Python kernel, creates and enters a directory, and returns the environment of
+/// the kernel.
 ///
 /// # Errors
-/// `Unavailable` when it does not do that, or is busy with other code for too long.
+/// `Unavailable` if that fails, or if the kernel is busy with other code for too long.
 pub async fn bootstrap(
     client: &Client,
     env: &BTreeMap<String, String>,

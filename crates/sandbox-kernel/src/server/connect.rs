@@ -1,4 +1,4 @@
-//! From the id of a kernel to one that answers.
+//! Connects to a kernel of a server by its id.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use jupyter_protocol::KernelInfoReply;
 use jupyter_protocol::client::{Client, ClientError};
 use jupyter_protocol::websocket::{Options, ServerClient};
 
-/// A kernel that answers.
+/// The connection to a kernel that answers.
 #[derive(Debug)]
 pub struct KernelConnection {
-    /// The connection to it.
+    /// The client of the kernel.
     pub client: Client,
-    /// What it says of itself.
+    /// The kernel's description of itself.
     pub info: KernelInfoReply,
 }
 
-/// How long a kernel that was just started may take until it answers. Where it ends at its start and the server starts it
-/// anew, with other ports, the server waits for the first one for its `kernel_info_timeout`, a minute unless it was told
-/// otherwise, and connects after that.
+/// Limits the wait for the first answer of a new kernel. If a kernel ends at its start, the server starts it again with
+/// other ports; it waits for the first process for its `kernel_info_timeout`, by default a minute, and connects after
+/// that.
 pub const START_TIMEOUT: Duration = Duration::from_secs(75);
 
 impl KernelConnection {
     /// Connects to a kernel of a server, and waits until it answers.
     ///
     /// # Errors
-    /// Those of the connection, after `timeout` at the latest for each of both.
+    /// Any [`ClientError`]. The connection and the answer are limited by `timeout` each.
     pub async fn connect(
         server: &ServerClient,
         id: &str,

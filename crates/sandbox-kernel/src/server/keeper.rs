@@ -1,7 +1,7 @@
-//! A thread that does what no runtime of a caller can be relied on for: deletions and timers.
+//! A background thread for deletions and timers, which must not depend on the runtime of a caller.
 //!
-//! The last handle of a sandbox may be dropped when the caller's runtime is about to end, and a task of that runtime would
-//! never be run. What is not deleted goes on, and may cost.
+//! The last handle of a sandbox may be dropped when the caller's runtime is about to end, which would never run a new
+//! task. A kernel that is not deleted keeps running, at a cost.
 
 use std::future::Future;
 use std::sync::{OnceLock, mpsc};
@@ -31,21 +31,22 @@ fn start() -> Option<Handle> {
     receive.recv().ok()
 }
 
-/// Does it some time.
+/// Runs work in the background.
 pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     if let Some(handle) = handle() {
         handle.spawn(work);
     }
 }
 
-/// Does it, and blocks this thread until it is done or that time has passed. It goes on then.
+/// Runs work in the background, and blocks this thread until the work is done or the timeout has passed. The work
+/// continues after the timeout.
 pub fn finish(timeout: Duration, work: impl Future<Output = ()> + Send + 'static) {
     let (send, receive) = mpsc::channel::<()>();
     spawn(async move {
         work.await;
         drop(send);
     });
-    // The keeper itself cannot wait for itself.
+    // The background thread cannot wait for itself.
     if thread::current().name() != Some("kernel-keeper") {
         let _ = receive.recv_timeout(timeout);
     }

@@ -1,4 +1,4 @@
-//! Kernels that a Jupyter Server looks after.
+//! Kernels of a Jupyter Server.
 
 mod bootstrap;
 mod connect;

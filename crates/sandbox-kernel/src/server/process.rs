@@ -1,4 +1,4 @@
-//! The process of a kernel that a Jupyter Server looks after.
+//! The process of a kernel of a Jupyter Server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,23 +18,23 @@ use crate::process::UNKNOWN_EXIT;
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 
-/// How long a killer waits for the server. It first asks a kernel to go, and kills it some seconds later.
+/// Limits the wait of a kill for the server, which requests a shutdown first and kills the kernel some seconds later.
 const KILL_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// What becomes of a kernel when its interpreter ends.
+/// The fate of a kernel when its interpreter ends.
 #[derive(Clone, Debug)]
 pub enum ShutdownPolicy {
-    /// It is deleted, unless whoever holds it goes away and leaves it there.
+    /// The kernel is deleted, unless the flag is set.
     Delete(Arc<AtomicBool>),
-    /// It is somebody else's and goes on. What cannot be ended otherwise ends when the server starts it again, which who
-    /// has the lock waits for.
+    /// The kernel has another owner and is kept. If it cannot be ended otherwise, the server restarts it, under this
+    /// lock.
     Restart(Arc<Mutex<()>>),
 }
 
-/// How long the end of a kernel may take. A server first asks it to go, and kills it some seconds later.
+/// Limits the deletion of a kernel. A server requests a shutdown first, and kills the kernel some seconds later.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Ends a kernel of a server, and says in the log when it cannot be.
+/// Deletes a kernel of a server. Logs a failure.
 pub async fn delete_kernel(server: &ServerClient, id: &str) {
     match timeout(DELETE_TIMEOUT, server.delete_kernel(id)).await {
         Ok(Ok(()) | Err(ServerError::NotFound { .. })) => {}
@@ -43,7 +43,7 @@ pub async fn delete_kernel(server: &ServerClient, id: &str) {
     }
 }
 
-/// A kernel behind a server. Its death is told by its connection, and by whoever ends it.
+/// The process of a kernel behind a server. Its death is reported by the connection, or by the caller that ends it.
 #[derive(Debug)]
 pub struct ServerProcess {
     server: ServerClient,
@@ -53,7 +53,7 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// The process of the kernel with that id.
+    /// Creates the process of the kernel with this id.
     pub fn new(server: ServerClient, id: String, policy: ShutdownPolicy) -> Self {
         Self { server, id, policy, ended: watch::Sender::new(false) }
     }
@@ -92,9 +92,9 @@ impl Process for ServerProcess {
     }
 
     async fn exit(&self) -> Result<Exit> {
-        // The sender is here, so this does not fail.
+        // The sender is a field of `self`, so the wait does not fail.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
-        // Nothing less ends one that does not hear.
+        // A kernel that ignores requests is ended by this signal.
         Ok(Exit { signal: Some(SIGKILL), ..UNKNOWN_EXIT })
     }
 
@@ -129,7 +129,7 @@ impl Process for ServerProcess {
             ShutdownPolicy::Delete(_) => None,
         };
         if let Some(work) = work {
-            // It goes on; the kernel as it was is of no use to anybody from now on.
+            // The work continues; the kernel is of no further use here.
             let _ = timeout(KILL_TIMEOUT, work).await;
         }
         self.ended.send_replace(true);

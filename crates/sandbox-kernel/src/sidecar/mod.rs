@@ -1,8 +1,8 @@
-//! Files and programs of a Jupyter Server: a kernel beside those that run code, in which an agent is.
+//! Files and programs on a Jupyter Server: an agent in a separate kernel, beside those that run code.
 //!
-//! The kernel is started when the first file or program is asked for, runs nothing else, and ends with the sandbox. Its stdin
-//! channel is the connection with the agent, because servers drop what kernels publish too fast, and never what is there.
-//! When the agent or its kernel dies, what went on is told so, and the next request starts another one.
+//! The kernel is started for the first file or program, runs nothing else, and ends with the sandbox. Its stdin channel
+//! carries the bytes of the agent, because servers drop published messages under load, but no messages of that channel.
+//! If the agent or its kernel dies, operations in progress fail, and the next request starts another kernel.
 
 mod program;
 mod tunnel;
@@ -22,24 +22,24 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use self::tunnel::Tunnel;
 use crate::server::{delete_kernel, keeper};
 
-/// A kernel of IPython that was started for this alone, and answers.
+/// An IPython kernel that was started for the agent, and answers.
 #[derive(Debug)]
 pub struct SidecarKernel {
-    /// Where it is.
+    /// The server of the kernel.
     pub server: ServerClient,
-    /// What the server knows it by.
+    /// The id of the kernel on the server.
     pub id: String,
-    /// The connection to it.
+    /// The client of the kernel.
     pub client: Client,
 }
 
-/// Where the kernel comes from.
+/// A source of kernels for agents.
 #[async_trait]
 pub trait SidecarSource: fmt::Debug + Send + Sync + 'static {
-    /// Starts a kernel of IPython and connects to it.
+    /// Starts an IPython kernel and connects to it.
     ///
     /// # Errors
-    /// Whatever keeps it from running.
+    /// Any failure to start the kernel.
     async fn start(&self) -> Result<SidecarKernel>;
 }
 
@@ -47,11 +47,11 @@ pub trait SidecarSource: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Sidecar {
     source: Arc<dyn SidecarSource>,
-    /// A folder there that is removed at the end. Empty: none.
+    /// A folder on the server that is removed at the end, or an empty string.
     folder: String,
-    /// One start at a time.
+    /// Serializes starts.
     starting: AsyncMutex<()>,
-    /// Whether it was ended, for who waits for that.
+    /// True once the sidecar was ended.
     end: watch::Sender<bool>,
     state: Mutex<State>,
 }
@@ -60,23 +60,24 @@ pub struct Sidecar {
 struct State {
     over: bool,
     live: Option<Arc<Live>>,
-    /// True once its kernel is deleted.
+    /// One flag per kernel, true once the kernel is deleted.
     ended: Vec<watch::Receiver<bool>>,
 }
 
-/// An agent that was started.
+/// A running agent.
 #[derive(Debug)]
 struct Live {
     pipe: AgentConnection,
-    /// Dropped when the kernel is to be deleted, whatever goes on.
+    /// Dropped to delete the kernel, whatever is in progress.
     _keep: watch::Sender<()>,
 }
 
 impl Sidecar {
-    /// How much longer than its time limit the start of a program may take: that of the first one is the start of a kernel.
+    /// The allowance for the start of a program beyond its time limit: the first program starts a kernel.
     pub const START_ALLOWANCE: Duration = Duration::from_secs(30);
 
-    /// None yet: it is started when it is asked for something. `folder` is removed there when the sandbox ends.
+    /// Creates a sidecar without a kernel, which the first request starts. `folder` is removed on the server when the
+    /// sandbox ends.
     pub fn new(source: Arc<dyn SidecarSource>, folder: impl Into<String>) -> Arc<Self> {
         let (starting, state) = (AsyncMutex::default(), Mutex::default());
         let end = watch::Sender::new(false);
@@ -87,7 +88,7 @@ impl Sidecar {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that lives, if there is one.
+    /// Returns the running agent, if there is one.
     fn live(&self) -> Result<Option<Arc<Live>>> {
         let state = self.state();
         if state.over {
@@ -101,7 +102,7 @@ impl Sidecar {
             return Ok(live);
         }
         let this = Arc::clone(self);
-        // What was begun is finished and noted, also when nobody waits for it any more.
+        // A start is completed and recorded even if its caller is gone.
         let started = tokio::spawn(async move {
             let _turn = this.starting.lock().await;
             match this.live()? {
@@ -145,10 +146,10 @@ impl Sidecar {
         Ok(live)
     }
 
-    /// What works with its files. Relative paths begin at `base`.
+    /// Returns the files of the server. Relative paths start at `base`.
     ///
     /// # Errors
-    /// Whatever keeps the kernel from running; `Terminated` after the end.
+    /// Any failure to start the kernel; `Terminated` after the end.
     pub async fn files(self: &Arc<Self>, base: &str) -> Result<Arc<dyn FileSystem>> {
         Ok(Arc::new(self.agent().await?.pipe.files(base)))
     }
@@ -156,12 +157,12 @@ impl Sidecar {
     /// Starts a program.
     ///
     /// # Errors
-    /// As [`sandbox_engine::host::ProcessHost::spawn`], and whatever keeps the kernel from running.
+    /// As [`sandbox_engine::host::ProcessHost::spawn`], and any failure to start the kernel.
     pub async fn spawn(self: &Arc<Self>, spec: Spawn) -> Result<Spawned> {
         self.agent().await?.pipe.spawn(spec).await
     }
 
-    /// Ends everything it started, and its kernel. Idempotent.
+    /// Ends all programs, and the kernel. Idempotent.
     pub fn end(&self) {
         let live = {
             let mut state = self.state();
@@ -174,13 +175,13 @@ impl Sidecar {
         self.end.send_replace(true);
     }
 
-    /// Waits until it is ended and its kernels are deleted.
+    /// Waits until the sidecar was ended and its kernels are deleted.
     pub async fn ended(&self) {
-        // The sender is here, so this does not fail.
+        // The sender is a field of `self`, so the wait does not fail.
         let _ = self.end.subscribe().wait_for(|end| *end).await;
         let all = self.state().ended.clone();
         for mut ended in all {
-            // Fails only when nobody is left to delete it.
+            // Fails only if the task that deletes the kernel is gone.
             let _ = ended.wait_for(|ended| *ended).await;
         }
     }
@@ -196,7 +197,7 @@ fn over() -> Error {
     Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended")
 }
 
-/// Waits until nothing is carried any more or nobody holds it, and deletes the kernel.
+/// Waits until the tunnel has ended or its handle is dropped, and deletes the kernel.
 async fn delete_when_over(
     server: ServerClient,
     id: String,
@@ -206,7 +207,7 @@ async fn delete_when_over(
     tell: watch::Sender<bool>,
 ) {
     if let Some(mut over) = over {
-        // Both end by the end of their senders.
+        // Both are closed by the drop of their senders.
         tokio::select! {
             _ = over.changed() => {}
             _ = kept.changed() => {}

@@ -1,4 +1,4 @@
-//! What the kernel runs that carries the bytes of an agent.
+//! The code that carries the bytes of an agent, in a kernel.
 
 use sandbox_python::agent::{PROCESSES, arguments};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ const STDIN_PEER: &str = include_str!("../python/stdin_peer.py");
 
 const TRANSPORT: &str = include_str!("../python/sidecar.py");
 
-/// One statement that leaves no name behind.
+/// Returns one statement that leaves no name behind.
 pub(super) fn source(prefix: &str, nonce: &str, folder: &str) -> String {
     let settings = json!({"prefix": prefix, "arguments": arguments(nonce, None), "folder": folder});
     let names = json!({"SETTINGS": settings, "__name__": "sandbox_sidecar"});

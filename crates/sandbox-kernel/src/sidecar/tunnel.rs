@@ -1,8 +1,9 @@
 //! The bytes of an agent, on the stdin channel of a kernel.
 //!
-//! Messages carry a prefix that no code was acked, a letter, and two numbers: a place in the stream of who sends it, and how far
-//! the other stream was taken. `D` is a piece that begins at that place, `A` tells what was taken, `R` says that messages may
-//! be lost and asks for everything from that place on, `S` asks for that alone, and `E` is the end.
+//! Messages carry a secret prefix, a letter, and two numbers: an offset in the sender's stream, and the acknowledged
+//! offset of the other stream. `D` is a piece that starts at the offset, `A` acknowledges bytes, `R` reports that
+//! messages may be lost and requests everything from the offset on in both directions, `S` requests everything from the
+//! offset on, and `E` is the end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,34 +25,34 @@ use tokio::time::{Instant, sleep_until};
 use super::program;
 use crate::stdin_channel::MESSAGE;
 
-/// The longest piece that is sent at once.
+/// Maximum size of a piece, in bytes.
 const CHUNK_SIZE: usize = 256 << 10;
 
-/// What may be on its way at once: bytes, and messages, because queues between here and there count those.
+/// Maximum number of unacknowledged bytes and messages. Queues on the way limit the messages.
 const MAX_UNACKED_BYTES: u64 = 4 << 20;
 const MAX_UNACKED_CHUNKS: usize = 128;
 
-/// Pieces that wait for who takes them.
+/// Maximum number of received pieces that wait for their reader.
 const QUEUE_CAPACITY: usize = 8;
 
-/// How long nothing may be received of what was sent, until it counts as lost on its way.
+/// Limits the silence before unacknowledged pieces count as lost.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the other end may take to end, once this one has.
+/// Limits the shutdown of the other end after this one has ended.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Both streams of an agent, and prefix of the end of them.
+/// Both streams of an agent, and a notice of their end.
 pub(super) struct Tunnel {
     pub(super) from: AgentReader,
     pub(super) into: AgentWriter,
-    /// Ends when nothing is carried any more.
+    /// Closed when the streams have ended.
     pub(super) over: watch::Receiver<()>,
 }
 
-/// Has a kernel start an agent and carry its bytes. `folder` is removed there at the end.
+/// Starts an agent in a kernel, and carries its bytes. `folder` is removed on the server at the end.
 ///
 /// # Errors
-/// `Unavailable` when the connection is closed.
+/// `Unavailable` if the connection is closed.
 pub(super) async fn open(client: Client, nonce: &str, folder: &str) -> Result<Tunnel> {
     let prefix = format!("sandbox-{}:", random_hex(16));
     let mut request = ExecuteRequest::new(program::source(&prefix, nonce, folder));
@@ -79,7 +80,7 @@ pub(super) async fn open(client: Client, nonce: &str, folder: &str) -> Result<Tu
     };
     tokio::spawn(async move {
         let why = transport.run(far, &send).await;
-        // Nobody may listen any more.
+        // The reader may be gone.
         let _ = send.send(Err(io::Error::other(why))).await;
         drop(running_on);
     });
@@ -95,29 +96,29 @@ struct StdinTransport {
     prefix: String,
     parent: Parent,
     running: ExecutionStream,
-    /// What was sent and not taken yet, with where it begins.
+    /// Sent pieces that are not acknowledged, with their offsets.
     unacked: VecDeque<(u64, Bytes)>,
     sent: u64,
     received: u64,
-    /// How much of what was received the other end was acked.
+    /// The offset that was last acknowledged to the other end.
     acked: u64,
     last_heard_at: Instant,
-    /// How the agent ended.
+    /// The description of the agent's exit.
     exit_message: Option<String>,
 }
 
-/// What the other end says.
+/// The parsed text of a message.
 struct Header {
     kind: char,
     at: u64,
     taken: u64,
 }
 
-/// Nobody is left to talk to.
+/// The other end is gone.
 struct Disconnected;
 
 impl StdinTransport {
-    /// Carries until one of both ends is over. Says why.
+    /// Carries bytes until one of both ends has ended. Returns the reason.
     async fn run(
         mut self,
         mut from_host: DuplexStream,
@@ -177,13 +178,13 @@ impl StdinTransport {
                 }
                 Ok(())
             }
-            // What was on its way may be gone, in both directions.
+            // Messages may be lost, in both directions.
             Event::Lost(_) => self.send_message("R", self.received, None).await,
             _ => Ok(()),
         }
     }
 
-    /// Takes in a message. A piece that continues what has come so far is for the host.
+    /// Handles a message. Returns a piece that continues the received stream.
     async fn receive(
         &mut self,
         message: &Message,
@@ -257,14 +258,14 @@ impl StdinTransport {
     }
 }
 
-/// The next piece, which is empty at the end. Nothing is lost when the future is dropped.
+/// Reads the next piece, which is empty at the end. Nothing is lost if the future is dropped.
 async fn read_piece(from: &mut DuplexStream, buffer: &mut BytesMut) -> io::Result<Bytes> {
     buffer.reserve(CHUNK_SIZE);
     from.read_buf(buffer).await?;
     Ok(buffer.split().freeze())
 }
 
-/// Nothing else of a message is kept, whatever else is in it.
+/// Only these fields are parsed, whatever else the message contains.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RawMessage {
@@ -274,7 +275,7 @@ struct RawMessage {
     exit_message: String,
 }
 
-/// Reads a message. `None` when it is not one of ours.
+/// Parses a message. Returns `None` for messages of other types or without the prefix.
 fn parse(prefix: &str, message: &Message) -> Option<(Header, RawMessage)> {
     if message.header.msg_type != MESSAGE {
         return None;
