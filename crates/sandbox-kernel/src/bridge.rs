@@ -35,13 +35,13 @@ const BUSY_NOTICE_DELAY: Duration = Duration::from_secs(1);
 fn no_outcome_reason(outcome: &Outcome) -> String {
     match outcome.end {
         End::ReplyLost if outcome.losses.disconnected => {
-            "the connection to the kernel broke, and how the code ended was not told"
+            "the connection to the kernel broke, and the outcome of the code is unknown"
         }
         // Some kernels send no reply to incomplete code.
         End::ReplyLost => {
-            "the kernel was done with the code and did not say how it ended: it may not be complete"
+            "the kernel finished the code without a reply: the code may not be complete"
         }
-        _ => "the kernel did not say how the code ended",
+        _ => "the kernel did not report the outcome of the code",
     }
     .into()
 }
@@ -230,7 +230,7 @@ impl Bridge {
                 () = pass_on(&barrier, &self.streams, &mut active.unread), if !active.unread.is_empty() => {}
                 () = &mut waits, if !active.begun => {
                     active.begun = true;
-                    active.note("[waiting: the kernel still runs code that it was given before]");
+                    active.note("[waiting: the kernel still runs earlier code]");
                 }
                 event = active.running.next(), if active.unread.is_empty() => match event {
                     Some(Event::Finished(outcome)) => {
@@ -270,10 +270,10 @@ impl Bridge {
             return None;
         }
         if run.mode == RunMode::Script || run.has_stdin {
-            return Some("this kernel runs no scripts and has no standard input");
+            return Some("this kernel does not support scripts and standard input");
         }
         let own = !run.env.is_empty() || !run.cwd.is_empty();
-        own.then_some("this kernel has no environment and no directory for a single run")
+        own.then_some("this kernel does not support an environment or a directory for a single run")
     }
 
     fn message(&self, run: Run, has_stdin: bool) -> Message {
@@ -345,8 +345,7 @@ impl Bridge {
             }
             Event::Message { channel: Channel::IoPub, message } if is_lost_output(&message) => {
                 active.told_lost += 1;
-                active
-                    .note("[output is missing here: the kernel published what nobody understands]");
+                active.note("[output is missing here: the kernel published a malformed message]");
             }
             Event::Message { channel: Channel::IoPub, message } if self.program.is_some() => {
                 if let Some([stdout, stderr]) = marks(&message) {
@@ -494,7 +493,7 @@ impl Bridge {
             return Err(Disconnected);
         }
         if outcome.is_aborted() {
-            let why = "the kernel did not run it: code that came before it failed";
+            let why = "the kernel did not run the code: earlier code failed";
             self.end(kernel_side, active.id, Err(why.to_owned()));
             return Ok(());
         }
@@ -534,7 +533,7 @@ impl Bridge {
             kernel_side.reply(&Reply::Error {
                 id: active.id,
                 name: "Error".into(),
-                value: "the kernel says that the code failed, and not how".into(),
+                value: "the kernel reported a failure without details".into(),
                 traceback: String::new(),
             });
         }
@@ -581,10 +580,8 @@ impl Bridge {
     ) -> Result<(), Disconnected> {
         let failed = |kind, message: &str| Reply::Failed { id, kind, message: message.to_owned() };
         let (Value::Object(asked), Some(_)) = (asked, &self.program) else {
-            kernel_side.reply(&failed(
-                WireFailureKind::Invalid,
-                "this kernel has no variables to ask for",
-            ));
+            kernel_side
+                .reply(&failed(WireFailureKind::Invalid, "this kernel does not support variables"));
             return Ok(());
         };
         let mut request = ExecuteRequest::new("");
@@ -609,7 +606,7 @@ impl Bridge {
                 failed(kind, message)
             }
             (None, None) => {
-                failed(WireFailureKind::Invalid, "the kernel did not answer the question")
+                failed(WireFailureKind::Invalid, "the kernel did not answer the request")
             }
         };
         if !kernel_side.reply(&reply) {

@@ -96,7 +96,7 @@ pub(crate) fn lost(loss: Loss) -> String {
     match loss {
         Loss::Overflow { messages, bytes } => {
             format!(
-                "[output is missing here: {messages} messages of {bytes} bytes came faster than they were read]"
+                "[output is missing here: {messages} messages of {bytes} bytes arrived faster than they were read]"
             )
         }
         Loss::RateLimited => {
@@ -105,6 +105,6 @@ pub(crate) fn lost(loss: Loss) -> String {
                 .into()
         }
         Loss::Disconnected => "[output may be missing here: the connection broke]".into(),
-        _ => "[output may be missing here: the kernel did not say that it was all]".into(),
+        _ => "[output may be missing here: the kernel did not report the end of the output]".into(),
     }
 }

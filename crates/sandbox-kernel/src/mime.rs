@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut_or_named() {
+    fn oversized_data_is_cut_or_named() {
         let long = "é".repeat(ITEM_LIMIT / 2 + 1);
         let (items, notes) = take(json!({"text/plain": long, "text/html": long}));
         assert_eq!(items.len(), 1);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_taken_out() {
+    fn escape_sequences_are_removed() {
         assert_eq!(plain("\u{1b}[0;31mred\u{1b}[0m and \u{1b}[1mbold\u{1b}"), "red and bold");
         assert_eq!(plain("no\u{1b}[31"), "no");
         for (code, left) in [

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_has_a_word_of_its_own() {
+    fn every_program_has_its_own_prefix() {
         assert_ne!(Program::new("/", "/").prefix, Program::new("/", "/").prefix);
     }
 }

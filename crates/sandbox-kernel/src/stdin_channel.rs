@@ -75,7 +75,7 @@ pub(crate) fn tool_calls(
                     calls.push(call);
                 }
             }
-            _ => return Err("a message that no kernel sends".to_owned()),
+            _ => return Err("an unexpected message of the kernel".to_owned()),
         }
     }
     Ok(calls)
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_messages_with_the_word_are_ours() {
+    fn messages_without_the_prefix_are_ignored() {
         let message = |kind: &str, text: &str| {
             let content = Unknown::new(kind, &serde_json::json!({"said": text})).unwrap();
             let mut message = Session::default().request(Content::Unknown(content));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_come_in_pieces_and_nothing_else_comes() {
+    fn calls_are_reassembled_and_other_replies_rejected() {
         let call = Reply::ListTools { id: 1, call: 2 };
         let mut frame = Vec::new();
         call.encode(&mut frame).unwrap();

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_no_kernel_can_start_with_is_refused() {
+    fn a_limit_that_no_kernel_can_start_with_is_rejected() {
         let message = |limits: KernelLimits| limits.check().unwrap_err().to_string();
         let few = KernelLimits { processes: Some(8), memory: None };
         assert_eq!(

@@ -118,7 +118,7 @@ impl KernelSource for KernelLauncher {
             let silent = !failed.died && failed.error.hint().is_none();
             return Err(if silent { failed.error.with_hint(hint) } else { failed.error });
         }
-        tracing::debug!(error = %failed.error, "the kernel is started again, to be reached over TCP");
+        tracing::debug!(error = %failed.error, "the kernel is restarted over TCP");
         // The error over Unix sockets is reported, because those were tried first.
         let started = self.start_on(Transport::Tcp, &spec).await.map_err(|_| failed.error)?;
         self.transport.switch_to_tcp();
@@ -234,7 +234,7 @@ impl KernelLauncher {
         let program = Spawn { argv, env, cwd: spec.cwd.clone(), stdin: false, terminal: None };
         let forked = match self.fork_server.as_ref().filter(|_| *may_fork) {
             Some(source) => source.fork(&program).await.map_err(|error| {
-                tracing::debug!(%error, "the kernel is not forked");
+                tracing::debug!(%error, "the kernel could not be forked");
             }),
             None => Err(()),
         };
@@ -251,7 +251,9 @@ impl KernelLauncher {
         let dialer = self.dialer.dialer(info, &*process);
         let process = KernelProcess::new(process, Interrupt::Signal);
         let guard = KernelGuard::new(&process);
-        let Some(stderr) = stderr else { return Err(failed("it has no streams".into())) };
+        let Some(stderr) = stderr else {
+            return Err(failed("the kernel has no standard error".into()));
+        };
         let dialer = dialer?;
         guard.keep();
         Ok((process, Streams { stdout, stderr }, dialer))

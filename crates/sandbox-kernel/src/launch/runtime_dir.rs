@@ -32,8 +32,9 @@ impl RuntimeDir {
     pub(super) async fn write(&self, info: &ConnectionInfo) -> Result<String> {
         self.files.make_directory(&self.path, true).await?;
         self.files.set_mode(&self.path, 0o700).await?;
-        let text = serde_json::to_vec(info)
-            .map_err(|error| failed("no connection file".into()).with_source(error))?;
+        let text = serde_json::to_vec(info).map_err(|error| {
+            failed("the connection file could not be encoded".into()).with_source(error)
+        })?;
         let file = format!("{}/kernel.json", self.path);
         let content: ByteStream = Box::pin(stream::iter([Ok(Bytes::from(text))]));
         let options = WriteOptions { mode: Some(0o600), ..WriteOptions::default() };

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_stays_and_the_rest_is_found_out() {
+    fn a_requested_transport_is_kept_and_another_is_switched() {
         let selector = TransportSelector::new(Some(Transport::Ipc));
         selector.switch_to_tcp();
         assert_eq!((selector.current(), selector.can_switch()), (Transport::Ipc, false));

@@ -1,4 +1,4 @@
-"""What IPython does otherwise in a sandbox."""
+"""Changes to IPython in a sandbox."""
 
 import os
 import select
@@ -18,14 +18,14 @@ STARTS = frozenset(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"
 
 
 class Published:
-    """Standard streams of a kernel that publishes what is written."""
+    """Standard streams of a kernel that publishes their text."""
 
     def __init__(self):
         self.own, self.pid = (sys.stdout, sys.stderr), os.getpid()
         sys.addaudithook(self.before)
 
     def before(self, event, arguments):
-        """What a process writes comes after what was written before it was started."""
+        """Flushes the streams before a process starts, so that its output comes after earlier text."""
         if event in STARTS and os.getpid() == self.pid:
             for stream in self.own:
                 try:
@@ -43,7 +43,7 @@ class Published:
         pass
 
     def lend(self):
-        """Has the interpreter use the kernel's own streams for one program. Returns what undoes that."""
+        """Switches to the streams of the kernel for one program. Returns a function that undoes that."""
         former = sys.stdin, sys.stdout, sys.stderr
 
         def give_back():
@@ -62,7 +62,7 @@ class Published:
                 pass  # closed by user code
 
     def settle(self, stream):
-        """What was written to descriptors goes through a pipe and a thread of the kernel, which get a moment."""
+        """Waits briefly for the pipe and the thread of the kernel that carry output of descriptors."""
         pipe = getattr(stream, "_fid", None)
         if pipe is None:
             return
@@ -104,12 +104,12 @@ OUTPUTS = {"stream", *SHOWN}
 
 
 def request_of(parent):
-    """The id of the request that something is about."""
+    """Returns the id of the request in a parent header."""
     return ((parent or {}).get("header") or parent or {}).get("msg_id")
 
 
 def counted(driver):
-    """Counts what is published of a run. The queues on its way drop what is too much for them, and tell nobody."""
+    """Counts the published outputs of a run. The queues on the way drop messages silently under load."""
     session = driver.kernel.session
     send = session.send
 
@@ -125,7 +125,7 @@ def counted(driver):
 
 
 def marked(driver):
-    """What is shown is published, and text is not: it keeps its place by marks in the text, which are published before."""
+    """Publishes marks before each display, and writes them to the text, which is not published, to keep the order."""
     session = driver.kernel.session
     send = session.send
 
@@ -150,13 +150,13 @@ def marked(driver):
     session.send = marking_send
 
 
-# Packages that the kernel itself lives by. That of messages registers its end with the first large one, whenever that is,
-# and takes away then what is still being sent.
+# Packages of the kernel, whose exit functions belong to the kernel. That of ZeroMQ registers one with the first large
+# message, which would drop unsent messages at the end of a script.
 OF_THE_KERNEL = {"IPython", "comm", "debugpy", "ipykernel", "jupyter_client", "tornado", "zmq"}
 
 
 class Exits:
-    """Exit functions that a script registers, apart from those of the kernel and of cells."""
+    """Keeps the exit functions of a script apart from those of the kernel and of cells."""
 
     def __init__(self):
         import atexit
@@ -184,7 +184,7 @@ class Exits:
 
 
 class Exit(IPyAutocall):
-    """`exit` and `quit`: they end the code, and not the kernel."""
+    """Implements `exit` and `quit`, which end the code and not the kernel."""
 
     rewrite = False
 
@@ -193,7 +193,7 @@ class Exit(IPyAutocall):
 
 
 def read_line(prompt=""):
-    """`input()`: asks on standard output, reads standard input."""
+    """Implements `input()`: prompts on standard output, and reads standard input."""
     sys.stdout.write(str(prompt))
     sys.stdout.flush()
     line = sys.stdin.readline()
@@ -203,7 +203,7 @@ def read_line(prompt=""):
 
 
 def read_password(prompt="Password: ", stream=None, *, echo_char=None):
-    """`getpass()`: as the standard library's does where there is no terminal, whose echo it could turn off."""
+    """Implements `getpass()` as the standard library does without a terminal."""
     from getpass import GetPassWarning
     from warnings import warn
 
@@ -213,7 +213,7 @@ def read_password(prompt="Password: ", stream=None, *, echo_char=None):
 
 
 def quieter(former):
-    """IPython says after every exit how to exit."""
+    """Suppresses the hint of IPython after every exit."""
 
     def warn(message, *arguments, **options):
         if not str(message).startswith("To exit:"):
@@ -233,7 +233,7 @@ def first_frame(trace, is_wanted):
 
 
 def described(error, trace):
-    """The lines of a traceback, from the first frame of a cell on, or else of what IPython has run."""
+    """Returns the lines of a traceback, from the first frame of a cell, or else of other code run by IPython."""
     first = first_frame(trace, lambda name: name.startswith("<cell-"))
     first = first or first_frame(trace, lambda name: "/IPython/" not in name)
     name = first.tb_frame.f_code.co_filename if first else ""
@@ -242,7 +242,7 @@ def described(error, trace):
 
 
 def bounded_displays(driver):
-    """What is shown has limits of its own, kept here so that it need not be sent."""
+    """Applies the limits of displays in the kernel, so that excess data is not sent."""
     shell = driver.shell
     compute = shell.displayhook.compute_format_data
 
@@ -255,7 +255,7 @@ def bounded_displays(driver):
 
     def limited_publish(data, metadata=None, *arguments, **options):
         kept = driver.limited(data)
-        # What is empty and has a name is a place for what comes later.
+        # An empty display with an id is a placeholder for an update.
         if kept or not data and options.get("transient"):
             publish(kept, driver.described(metadata), *arguments, **options)
 
@@ -263,8 +263,10 @@ def bounded_displays(driver):
 
 
 def plain_tracebacks(driver):
-    """Tracebacks as Python prints them, of the code's own frames. IPython's take so long that an interrupt would not be
-    over in time. Whoever chooses a mode of IPython with `%xmode` gets that."""
+    """Formats tracebacks as Python does, with frames of user code only.
+
+    Those of IPython take too long after an interrupt. A mode of IPython that was selected with `%xmode` applies.
+    """
     shell = driver.shell
     usual = shell.InteractiveTB.mode
     shell.compile.get_code_name = lambda raw, code, number: "<cell-%d>" % number
@@ -282,7 +284,7 @@ def plain_tracebacks(driver):
             if left_out and former is formers[0]:
                 arguments = ((kind, error, short), *arguments[1:])
             return former(*arguments, **options)
-        # The reply tells it; a text that is not Unicode would keep a message of its own from being sent.
+        # The reply reports the error; a separate message with invalid Unicode could not be sent.
         shell._last_traceback = described(error, trace)
         driver.traceback_shown(error, shell._last_traceback)
 
@@ -293,7 +295,7 @@ def plain_tracebacks(driver):
         show(formers[1], None, arguments, options)
 
     def kept(error, *arguments, **options):
-        """What IPython keeps of an exception: it would format all of it once more, and ask it for its text."""
+        """Returns the stored form of an exception, which IPython would format once more, with user code."""
         try:
             lines = described(error, error.__traceback__)
         except Exception:
@@ -307,7 +309,7 @@ def plain_tracebacks(driver):
 
 
 def shows_pages(shell):
-    """Makes output of what `name?` tells: there is no pager here, and no terminal with colours."""
+    """Displays the text of `name?` as output, because there is no pager and no terminal."""
     import re
 
     from IPython.core import page
@@ -320,9 +322,9 @@ def shows_pages(shell):
 
 
 def interruptible(driver):
-    """An interrupt ends a cell that awaits, also while its own code holds the event loop.
+    """Returns a context manager that lets an interrupt end an awaiting cell, even if the cell blocks the event loop.
 
-    It is raised in code of the cell alone: IPython's own does not expect it, and the kernel would end with it.
+    The interrupt is raised only in code of the cell: in code of IPython, it would end the kernel.
     """
     import asyncio
     from contextlib import contextmanager
@@ -361,7 +363,7 @@ def interruptible(driver):
 
 
 def uninterrupted_callbacks(driver):
-    """An interrupt waits for the callbacks of IPython, which would take it for an error of theirs and let the code run on."""
+    """Defers interrupts during the callbacks of IPython, which would take one for their own error."""
     trigger = driver.shell.events.trigger
 
     def masked(*arguments, **named):
@@ -376,7 +378,7 @@ def uninterrupted_callbacks(driver):
 
 
 def nested_run():
-    """`asyncio.run` works in a cell, though the kernel itself runs in an event loop: that one waits meanwhile."""
+    """Makes `asyncio.run` work in a cell, inside the event loop of the kernel, which waits meanwhile."""
     import asyncio
     from asyncio import events
 

@@ -1,9 +1,8 @@
-"""What an IPython kernel of a sandbox does beyond what IPython does.
+"""Extends an IPython kernel of a sandbox.
 
-Runs inside the kernel, once, before any code of users. Each request to run code carries, in its metadata, what is true of
-this run alone: environment, directory, standard input, whether it is a script. What the kernel cannot say in its own words,
-such as an exit status, is added to its reply. Calls of tools, and standard input, travel on the stdin channel in messages that
-carry a word that nobody else knows.
+Runs inside the kernel, once, before any user code. The metadata of each request to run code holds the settings of this
+run: environment, directory, standard input, and if it is a script. The reply is extended by what the protocol lacks,
+such as an exit status. Calls of tools, and standard input, are messages on the stdin channel with a secret prefix.
 """
 
 import builtins
@@ -20,7 +19,7 @@ from IPython import get_ipython
 
 PREFIX = SETTINGS["prefix"]
 KEY = SETTINGS["key"]
-# The descriptors 1 and 2 lead to the host, and not only what the kernel publishes.
+# True if the descriptors 1 and 2 lead to the host, beside the published messages.
 OWN_STREAMS = SETTINGS["own_streams"]
 HOME = SETTINGS["home"]
 INVALID = 2
@@ -54,7 +53,7 @@ split, as_number = codec["split"], codec["as_number"]
 
 
 class Driver:
-    """What the parts know a worker by."""
+    """Provides the interface of a worker to the parts."""
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -78,7 +77,7 @@ class Driver:
         self.request, self.published = None, count()
         self.marks, self.marking = count(1), allocate_lock()
 
-    # The way to the host.
+    # The connection to the host.
 
     @property
     def control(self):
@@ -114,13 +113,13 @@ class Driver:
         self.buffer = buffer[end:]
         return buffer[4], split(bytes(buffer[5:end]))
 
-    # Interrupts. The host names the run that it means, so that no other is hit.
+    # Interrupts. The host names the run, so that no other run is interrupted.
 
     def interrupt(self, run):
-        """Called by the thread that hears the host."""
+        """Interrupts a run. Called by the thread that receives messages of the host."""
         with self.gate:
             if self.interruptible == run:
-                # A real signal, because only that wakes a call that blocks.
+                # A real signal, because nothing else wakes a blocking call.
                 pthread_kill(MAIN_THREAD, SIGINT)
             else:
                 self.cancelled = run
@@ -133,11 +132,11 @@ class Driver:
         raise KeyboardInterrupt
 
     def is_writing(self, frame):
-        """Whether bytes may be out that the text stream would send once more."""
+        """Returns true if an interrupt could make the text stream write bytes twice."""
         return OWN_STREAMS and frame is not None and frame.f_code is load("streams")["WRITE"]
 
     def postpone(self):
-        """The interrupt comes again, until it meets code that may be interrupted or the run is over."""
+        """Repeats the interrupt until it meets code that may be interrupted, or the run has ended."""
         self.pending = True
         if not self.nagging:
             self.nagging = True
@@ -159,7 +158,7 @@ class Driver:
     # Requests.
 
     async def execute(self, asked, original, arguments):
-        """One request, answered with the kernel's reply and what it cannot say."""
+        """Executes one request. Returns the reply of the kernel with additions."""
         if "get" in asked or "set" in asked:
             return {"status": "ok", "user_expressions": {}, "payload": [], KEY: self.variable(asked)}
         undo = []
@@ -206,7 +205,7 @@ class Driver:
                 told["exit"] = status
                 reply = {"status": "ok", "user_expressions": {}, "payload": []}
         except KeyboardInterrupt:
-            # It came before the code had begun, or when it had just ended.
+            # The interrupt came before the code had started, or when it had just ended.
             self.masked += 1
             reply = failure_of(KeyboardInterrupt(), ["KeyboardInterrupt"])
             reply.update(user_expressions={}, payload=[])
@@ -221,9 +220,9 @@ class Driver:
             try:
                 step()
             except Exception:
-                pass  # what user code made impossible to undo stays
+                pass  # user code has made this step impossible
         self.streams.flush()
-        # The kernel itself writes to them before it answers, and does not answer where they are closed.
+        # The kernel writes to the streams before it replies, and does not reply if they are closed.
         self.streams.restore()
         if self.calls is not None:
             self.calls.end()
@@ -237,7 +236,7 @@ class Driver:
         return reply
 
     async def run_cell(self, original, arguments):
-        """Runs a cell. The kernel asks an exception for its text, which is code of users, and has no reply when that raises."""
+        """Runs a cell. Creates the reply if the kernel does not, because an exception raises in its own text."""
         shell = self.shell
         before = getattr(shell, "last_execution_result", None)
         try:
@@ -274,7 +273,7 @@ class Driver:
         follow(names)
 
     def limited(self, bundle):
-        """The representations that are not over the limits; each that is says so."""
+        """Returns the representations within the limits, and notes the others."""
         kept = {}
         for mime, data in bundle.items():
             if isinstance(data, str):
@@ -300,7 +299,7 @@ class Driver:
         return kept
 
     def described(self, metadata):
-        """What is told of representations, without what could not be sent."""
+        """Returns the metadata of representations, without metadata that cannot be sent."""
         if not metadata:
             return metadata
         sent, problem = self.sendable(metadata)
@@ -309,9 +308,9 @@ class Driver:
         return sent if problem is None else {}
 
     def sendable(self, data):
-        """What a message would have of that, and why the kernel could not send it, which would cost the reply.
+        """Returns the data as a message would contain it, and the reason if it cannot be sent and would cost the reply.
 
-        It is that from here on: an iterator among it gives its values once.
+        The returned data must be used instead of the original: an iterator in it yields its values once.
         """
         session = self.kernel.session
         try:
@@ -320,7 +319,7 @@ class Driver:
             return None, "%s: %s" % (type(error).__name__, error)
 
     def formatter_failed(self, error):
-        """A representation raised: it is left out. Without plain text, the value of a cell has none, which is an error."""
+        """Omits a representation that raised. A cell value without plain text is an error."""
         frame = sys._getframe()
         plain = hooked = False
         trace = error.__traceback__
@@ -336,19 +335,19 @@ class Driver:
             self.streams.note("a representation failed: %s: %s" % (type(error).__name__, error))
 
     def traceback_shown(self, error, lines):
-        """Something that ran within a cell, as `%run` does, has ended by an exception. The reply tells the last one."""
+        """Records an exception of code within a cell, such as `%run`. The reply reports the last one."""
         if self.traced is not None:
             self.streams.note("\n".join(self.traced[1]))
         self.traced = error, lines
 
     def raised(self):
-        """What the code of a cell raised."""
+        """Returns the exception of a cell."""
         result = getattr(self.shell, "last_execution_result", None)
         error = getattr(result, "error_before_exec", None)
         return getattr(result, "error_in_exec", None) if error is None else error
 
     def run_script(self, code, filename):
-        """Runs a program: a fresh `__main__`, no echo. Its directory is the first where imports are looked for."""
+        """Runs a program in a new `__main__`, without echo. Its directory is the first entry of the import path."""
         module = type(sys)("__main__")
         module.__builtins__ = builtins
         script = load("scripts")["Script"](filename, code, SETTINGS["cwd"])
@@ -373,7 +372,7 @@ class Driver:
         try:
             self.streams.flush_replaced()
         except Exception:
-            pass  # a stream of code's own
+            pass  # a stream of user code
         sys.modules["__main__"] = former
         if os.getpid() == self.pid:
             script.end()
@@ -390,7 +389,7 @@ class Driver:
             try:
                 inline.flush_figures()
             except Exception:
-                pass  # the kernel itself would say no more
+                pass  # the kernel would not report it either
 
     def join_threads(self):
         own = threading.current_thread()
@@ -399,7 +398,7 @@ class Driver:
                 thread.join()
 
     def run_exit_functions(self):
-        """Those of the program. Those of the kernel are for its own end."""
+        """Runs the exit functions of the program. Those of the kernel run at its own end."""
         for function, arguments, options in self.exits.taken():
             function(*arguments, **options)
 
@@ -407,7 +406,7 @@ class Driver:
         return len([thread for thread in threading.enumerate() if thread not in self.baseline])
 
     def leave_copy(self, error, reply):
-        """User code that forked and did not exit ends here, as it would at the end of a program."""
+        """Ends a forked copy of the kernel whose user code did not exit, as at the end of a program."""
         if os.getpid() == self.pid:
             return
         status = 0
@@ -432,7 +431,7 @@ class Driver:
 
 
 def clean(text):
-    """A lone surrogate has no UTF-8; it is shown as its escape."""
+    """Escapes lone surrogates, which have no UTF-8 form."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -442,7 +441,7 @@ def failure_of(error, lines):
 
 
 def own_streams():
-    """The standard streams are the descriptors themselves: exact, in order, and held back when nobody reads."""
+    """Creates standard streams on the descriptors themselves: exact, in order, and blocking without a reader."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         former = getattr(getattr(sys, name), "_original_stdstream_copy", None)
         if former is not None:
@@ -490,7 +489,7 @@ def attach():
     kernel.raw_input = ipython["read_line"]
     kernel.getpass = ipython["read_password"]
     kernel._execute_sleep = 0
-    # Otherwise an interrupt may meet the kernel's own code, which does not survive it.
+    # Otherwise an interrupt may hit code of the kernel, which does not survive it.
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
     kernel._cancel_on_sigint = ipython["interruptible"](driver)
     ipython["uninterrupted_callbacks"](driver)
@@ -500,12 +499,12 @@ def attach():
         ipython["marked"](driver)
     ipython["plain_tracebacks"](driver)
     ipython["bounded_displays"](driver)
-    # On descriptors of our own; IPython would make a terminal for each command.
+    # Commands use the descriptors; IPython would create a terminal for each.
     shell.system = shell.system_raw
     load("hooks")["STATE"]["driver"] = driver
     shell.register_magic_function(lambda line: load("magics")["shell"]("%pip " + line, False), "line", "pip")
     ipython["shows_pages"](shell)
-    # Lines keep their numbers.
+    # Keeps line numbers.
     cleaned = shell.input_transformer_manager.cleanup_transforms
     cleaned[:] = [transform for transform in cleaned if getattr(transform, "__name__", "") != "leading_empty_lines"]
     from IPython.core import interactiveshell

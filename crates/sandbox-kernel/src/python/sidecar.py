@@ -1,8 +1,8 @@
-"""Carries bytes between the host and an agent, on the stdin channel of the kernel that this runs in.
+"""Carries bytes between the host and an agent, on the stdin channel of the kernel that runs this code.
 
-It is the one request of a kernel that is there for nothing else, and ends with the agent. The agent is a process of its own,
-and its pipes are the two streams. Each piece says where in its stream it begins, and how far the other stream has been taken;
-what was not taken yet is kept, so that it can be sent again after a connection broke.
+This is the only request of the kernel, and ends with the agent. The agent is a child process, whose pipes are the two
+streams. Each piece carries its offset in its stream, and the acknowledged offset of the other stream; unacknowledged
+pieces are kept, and sent again after a connection broke.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ from IPython import get_ipython
 
 PREFIX = SETTINGS["prefix"]
 CHUNK_SIZE = 256 << 10
-# What may be on its way at once: bytes, and messages, because queues between here and there count those.
+# Maximum number of unacknowledged bytes and messages. Queues on the way limit the messages.
 MAX_UNACKED_BYTES = 4 << 20
 MAX_UNACKED_CHUNKS = 128
 MAX_STDERR = 4 << 10
 POLL_INTERVAL = 0.5
-# How long the last words wait for a host that does not take them.
+# Limits the wait for the acknowledgement of the last output.
 LINGER_TIMEOUT = 10.0
 MAX_KILL_ROUNDS = 200
 PR_SET_CHILD_SUBREAPER = 36
@@ -38,7 +38,7 @@ class StdinTransport:
         # To the host.
         self.sent = 0
         self.unacked = deque()
-        # From the host: what has come, what the agent has, and what of it the host was acked.
+        # From the host: the offsets that were received, passed to the agent, and acknowledged.
         self.received = self.passed = self.acked = 0
         self.queue = deque()
         self.ended_by_host = False
@@ -46,7 +46,7 @@ class StdinTransport:
         self.start()
 
     def start(self):
-        # What the agent leaves behind comes to this process, which ends it.
+        # Orphans of the agent become children of this process, which ends them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         pipe = subprocess.PIPE
         command = [sys.executable] + SETTINGS["arguments"]
@@ -58,7 +58,7 @@ class StdinTransport:
         )
         for file in (self.into, self.out, self.err):
             os.set_blocking(file, False)
-        # Who interrupts kernels means code, and this is none.
+        # Interrupts of kernels are meant for user code.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def run(self):
@@ -160,7 +160,7 @@ class StdinTransport:
             except BlockingIOError:
                 break
             except OSError:
-                self.into = None  # it ends, which its own stream tells
+                self.into = None  # the agent ends, which its own stream shows
                 break
             self.passed += count
             if count == len(self.queue[0]):
@@ -173,7 +173,7 @@ class StdinTransport:
             self.send_message("A", self.received)
 
     def end(self, for_good):
-        """The end of its input is the end of the agent, and that of everything it started."""
+        """Ends the agent by the end of its input, and all its processes."""
         for stream in (self.agent.stdin, self.agent.stdout):
             stream.close()
         try:
@@ -195,7 +195,7 @@ def end_children():
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
-                pass  # it is gone
+                pass  # it has ended
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -1,11 +1,11 @@
-"""Bytes between a kernel and its host, on the stdin channel."""
+"""Carries bytes between a kernel and its host, on the stdin channel."""
 
 import os
 import threading
 from collections import deque
 from socket import socketpair
 
-# What our messages begin with.
+# The prefix of the messages.
 PREFIX = load("driver")["PREFIX"]
 CHUNK_SIZE = 256 << 10
 
@@ -13,7 +13,7 @@ stdin_peer = load("stdin_peer")["stdin_peer"]
 
 
 class StdinChannel:
-    """Bytes between this process and its host, on the stdin channel. One thread has the socket to itself."""
+    """Carries bytes between this process and its host, on the stdin channel. One thread owns the socket."""
 
     def __init__(self, driver):
         self.driver = driver
@@ -32,11 +32,11 @@ class StdinChannel:
         self.thread.start()
 
     def address(self):
-        """From now on, what is said is about the request that is worked on now."""
+        """Addresses further messages to the client of the current request."""
         self.ident, self.parent = stdin_peer(self.kernel)
 
     def feed(self, write):
-        """From now on, what the host sends as input goes there. Returns what ends that."""
+        """Writes further input of the host to a descriptor. Returns a function that ends that."""
         os.set_blocking(write, False)
         done = threading.Event()
         self.inputs.append(("open", write, None))
@@ -128,7 +128,7 @@ class StdinChannel:
             except BlockingIOError:
                 return
             except OSError:
-                self.send_message("E")  # nobody reads any more
+                self.send_message("E")  # the reader is gone
                 self.end_input(self.input)
                 return
             if written < len(data):

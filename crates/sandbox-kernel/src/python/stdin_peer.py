@@ -1,8 +1,8 @@
-"""Whom a kernel asks on the stdin channel."""
+"""Determines the peer of a kernel on the stdin channel."""
 
 
 def stdin_peer(kernel):
-    """Whom to ask, and about which request: those of the request that is worked on now."""
+    """Returns the identity of the client, and the parent, of the current request."""
     variable = getattr(kernel, "_shell_parent_ident", None)
     if variable is not None and hasattr(kernel, "_get_shell_context_var"):
         ident = kernel._get_shell_context_var(variable)

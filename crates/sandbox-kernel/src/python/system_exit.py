@@ -1,8 +1,8 @@
-"""What a `SystemExit` means."""
+"""Evaluates a `SystemExit`."""
 
 
 def exit_status(error):
-    """What the interpreter makes of it: status, and a text for standard error."""
+    """Returns the exit status and the text for standard error, as the interpreter does."""
     code = error.code
     if code is None:
         return 0, None

@@ -113,7 +113,7 @@ pub async fn bootstrap(
         match problem {
             Some(problem) => Err(failed(format!("the kernel could not be prepared: {problem}"))),
             None => serde_json::from_str(&output).map_err(|error| {
-                failed("the kernel does not say where it is".into()).with_source(error)
+                failed("the kernel did not report its environment".into()).with_source(error)
             }),
         }
     };

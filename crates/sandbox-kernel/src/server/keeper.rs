@@ -25,7 +25,7 @@ fn start() -> Option<Handle> {
     };
     let started = thread::Builder::new().name("kernel-keeper".into()).spawn(body);
     if let Err(error) = started {
-        tracing::error!(%error, "no thread for deletions");
+        tracing::error!(%error, "the background thread could not be started");
         return None;
     }
     receive.recv().ok()

@@ -38,8 +38,8 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(15);
 pub async fn delete_kernel(server: &ServerClient, id: &str) {
     match timeout(DELETE_TIMEOUT, server.delete_kernel(id)).await {
         Ok(Ok(()) | Err(ServerError::NotFound { .. })) => {}
-        Ok(Err(error)) => tracing::warn!(%error, id, "a kernel of the server was not ended"),
-        Err(_) => tracing::warn!(id, "a kernel of the server was not ended in time"),
+        Ok(Err(error)) => tracing::warn!(%error, id, "a kernel of the server was not deleted"),
+        Err(_) => tracing::warn!(id, "a kernel of the server was not deleted in time"),
     }
 }
 
@@ -64,7 +64,7 @@ impl ServerProcess {
 
     async fn restart(server: ServerClient, id: String, _turn: OwnedMutexGuard<()>) {
         if let Err(error) = server.restart_kernel(&id).await {
-            tracing::debug!(%error, id, "the kernel was not started again");
+            tracing::debug!(%error, id, "the kernel was not restarted");
         }
     }
 

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_messages_with_the_word_are_ours() {
+    fn messages_without_the_prefix_are_ignored() {
         let message = |kind: &str, text: &str| {
             let content = Unknown::new(kind, &json!({"said": text})).unwrap();
             Session::default().request(Content::Unknown(content))
@@ -341,18 +341,18 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_agent_is_told_in_words() {
-        let acked = |status, exit_message: &str| {
+    fn the_exit_of_an_agent_is_described() {
+        let described = |status, exit_message: &str| {
             describe_exit(&RawMessage {
                 status,
                 exit_message: exit_message.to_owned(),
                 ..RawMessage::default()
             })
         };
-        assert_eq!(acked(0, ""), "the process for files and commands has ended");
-        assert_eq!(acked(-9, "\n"), "the process for files and commands was ended by signal 9");
+        assert_eq!(described(0, ""), "the process for files and commands has ended");
+        assert_eq!(described(-9, "\n"), "the process for files and commands was ended by signal 9");
         assert_eq!(
-            acked(1, "Traceback\nOSError: x\n"),
+            described(1, "Traceback\nOSError: x\n"),
             "the process for files and commands has failed with status 1: OSError: x"
         );
     }
