@@ -75,10 +75,10 @@ impl NoReplyReason {
     }
 }
 
-/// Requests that a kernel can be busy with, for what is remembered of them.
+/// Maximum number of remembered requests with a busy kernel.
 const MAX_BUSY: usize = 64;
 
-/// What is known, and who waits.
+/// Shared state of a client: the kernel's state, and the receivers of messages.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     pub(crate) session: Arc<Session>,
@@ -285,8 +285,8 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the kernel works on a request of any client, as far as is known. The state that it published last does not
-    /// tell: a request on the control channel has states of its own while code runs.
+    /// Returns true if the kernel is known to process a request of any client. Its last published state is not enough: a
+    /// request on the control channel has states of its own while code runs.
     #[cfg(feature = "manager")]
     pub(crate) fn is_busy(&self) -> bool {
         let own =

@@ -59,7 +59,7 @@ impl ReservedPorts {
 /// Ports that are tried first. Linux assigns ports from 32768, IPython binds its own from 49152.
 const PREFERRED_PORTS: Range<u16> = 20_000..32_768;
 
-/// Ports to try at most.
+/// Maximum number of preferred ports to try.
 const MAX_ATTEMPTS: usize = 64;
 
 /// The next preferred port to try, from a random start. A port is free between the end of its reservation and the start

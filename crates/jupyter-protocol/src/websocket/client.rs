@@ -15,7 +15,7 @@ use super::models::{KernelModel, ServerKernelSpecs, SessionModel};
 use super::{Options, Token, task};
 use crate::client::{Client, ClientError};
 
-/// How long a server that cannot do now what it can in a moment is asked again, and the pause before that.
+/// Limits the retries of a request that a server cannot process yet, and their interval.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(3);
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -47,8 +47,8 @@ impl Default for ServerOptions {
 
 /// A client of a Jupyter Server. Cloning is cheap.
 ///
-/// Each request may take [`ServerOptions::timeout`], and is then [`ServerError::Unreachable`]. None is tried again by
-/// itself, unless its method says so: [`ServerError::effect`] tells whether that would be safe.
+/// A request that exceeds [`ServerOptions::timeout`] fails with [`ServerError::Unreachable`]. Failed requests are not
+/// retried, except by methods that document it: [`ServerError::effect`] decides if a retry is safe.
 #[derive(Clone)]
 pub struct ServerClient(Arc<Inner>);
 
@@ -179,7 +179,8 @@ impl ServerClient {
         retry(|| self.get(&["api", "kernels"])).await
     }
 
-    /// What is open, with the kernels of it: so the kernel of a notebook is found. Asked for as [`Server::kernels`] are.
+    /// Lists the open documents with their kernels, for example to find the kernel of a notebook. Retried as
+    /// [`ServerClient::kernels`].
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
@@ -190,7 +191,7 @@ impl ServerClient {
         retry(|| self.get(&["api", "sessions"])).await
     }
 
-    /// One kernel that runs. Asked for as [`Server::kernels`] are.
+    /// Returns a running kernel. Retried as [`ServerClient::kernels`].
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
