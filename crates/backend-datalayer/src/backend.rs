@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_cloud::{CreateLocks, RemoteLifetime, StateStore};
+use sandbox_cloud::health::{failed, health, passed};
+use sandbox_cloud::{CreateLocks, Identity, RemoteLifetime, StateStore, find_one, page};
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
     ListQuery, MAX_DURATION, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
@@ -23,9 +24,6 @@ use crate::resources;
 use crate::runtime::{self, RemoteRuntime};
 use crate::wire::{Environment, Runtime};
 
-/// Entries of a page whose request names no number.
-const PAGE_SIZE: usize = 100;
-
 /// Creates sandboxes of Datalayer runtimes. Creating the backend sends no request.
 #[derive(Debug, Default)]
 pub struct DatalayerBackend {
@@ -38,36 +36,16 @@ impl DatalayerBackend {
         Self { factory: Arc::new(ApiFactory::new(config)) }
     }
 
-    /// Finds a runtime by its id, its name, the name its user gave it, or a unique prefix of its id.
+    /// Finds a runtime that has not ended.
     async fn find(&self, api: &Api, call: &CallContext, wanted: &str) -> Result<Runtime> {
-        let all = api.runtimes(call, "attach").await?;
-        let all: Vec<_> = all.into_iter().filter(|record| !has_ended(record)).collect();
-        let exact = |record: &&Runtime| record.uid == wanted || record.name() == wanted;
-        let named = |record: &&Runtime| record.given_name.as_deref() == Some(wanted);
-        let begins = |record: &&Runtime| record.id().starts_with(wanted);
-        if let Some(found) = all.iter().find(exact) {
-            return Ok(found.clone());
-        }
-        let mut found: Vec<_> = all.iter().filter(named).collect();
-        if found.is_empty() {
-            found = all.iter().filter(begins).collect();
-        }
-        match found.as_slice() {
-            [one] => Ok((*one).clone()),
-            [] => Err(Error::new(
-                ErrorKind::NotFound,
-                "attach",
-                format!("no sandbox of datalayer-runtime has the id or the name {wanted:?}"),
-            )
-            .with_hint("`sandboxes ls -p datalayer-runtime` lists them")),
-            several => {
-                let ids: Vec<_> = several.iter().map(|record| record.id()).collect();
-                Err(Error::invalid(
-                    "id",
-                    format!("{wanted:?} is ambiguous; it matches {}", ids.join(", ")),
-                ))
-            }
-        }
+        let mut all = api.runtimes(call, "attach").await?;
+        all.retain(|runtime| !has_ended(runtime));
+        let identity = |runtime: &'_ Runtime| Identity {
+            id: runtime.id(),
+            unique_name: Some(runtime.name()),
+            name: runtime.given_name.as_deref(),
+        };
+        find_one(Variant::DATALAYER_RUNTIME, wanted, &all, identity).cloned()
     }
 
     /// Finds the sandbox that a create with the same key and tags has created before.
@@ -166,25 +144,17 @@ impl Backend for DatalayerBackend {
         let (mut runtimes, checkpoints) = (runtimes?, checkpoints?);
         // Prices and sizes are nice to have, and no reason to list nothing.
         let environments = environments.unwrap_or_default();
-        runtimes.sort_by(|a, b| a.id().cmp(b.id()));
+        runtimes.retain(|runtime| !runtime.id().is_empty());
         let records = records::sandboxes(&self.factory.config);
         records.prune();
-        let listed = runtimes.iter().filter(|runtime| !runtime.id().is_empty()).map(|runtime| {
+        let listed = runtimes.iter().map(|runtime| {
             let mut info = listed(runtime, &records, &environments);
             if is_paused(runtime, &checkpoints) {
                 info.status = SandboxStatus::Paused;
             }
-            (runtime.id(), info)
+            info
         });
-        let has = |info: &SandboxInfo| {
-            query.tags.iter().all(|(key, value)| info.tags.get(key) == Some(value))
-        };
-        let after = query.cursor.as_deref().unwrap_or_default();
-        let mut rest = listed.filter(|(id, info)| *id > after && has(info));
-        let limit = query.limit.unwrap_or(PAGE_SIZE).max(1);
-        let page: Vec<_> = rest.by_ref().take(limit).collect();
-        let next = rest.next().and(page.last()).map(|(id, _)| (*id).to_owned());
-        Ok(Page { items: page.into_iter().map(|(_, info)| info).collect(), next })
+        Ok(page(listed.collect(), &query))
     }
 
     async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
@@ -194,15 +164,14 @@ impl Backend for DatalayerBackend {
 
     async fn health(&self, call: &CallContext) -> Result<Health> {
         let api = self.factory.api().await?;
-        let mut health = Health::default();
         let key = api.endpoints().key("health");
-        health.checks.push(match &key {
+        let mut checks = vec![match &key {
             Ok(key) => passed("credentials", format!("an API key from {}", key.source)),
             Err(error) => failed("credentials", error),
-        });
+        }];
         if key.is_ok() {
             let (environments, usage) = tokio::join!(api.environments(call), api.usage(call));
-            health.checks.push(match &environments {
+            checks.push(match &environments {
                 Ok(all) => {
                     let at = api.endpoints().runtimes.as_str().trim_end_matches('/');
                     passed("service", format!("{} environments at {at}", all.len()))
@@ -210,23 +179,16 @@ impl Backend for DatalayerBackend {
                 Err(error) => failed("service", error),
             });
             // A key that cannot see the account may still be able to use it.
-            health.checks.extend(usage.ok().map(|usage| match usage.left() {
+            checks.extend(usage.ok().map(|usage| match usage.left() {
                 left if left > 0.0 => passed("credits", format!("{left:.2} left")),
                 _ => Check {
                     fix: Some("add credits to the account".into()),
                     ok: false,
-                    ..passed("credits", "none left".into())
+                    ..passed("credits", "none left")
                 },
             }));
         }
-        let broken = health.checks.iter().find(|check| !check.ok);
-        health.usable = broken.is_none();
-        health.fix = broken.and_then(|check| check.fix.clone());
-        health.detail = broken.map_or_else(
-            || "Datalayer runtimes in the cloud".to_owned(),
-            |check| format!("{}: {}", check.name, check.detail),
-        );
-        Ok(health)
+        Ok(health("Datalayer runtimes in the cloud", checks))
     }
 
     async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
@@ -267,13 +229,4 @@ fn listed(
     let resources = environment_of(runtime, environments)
         .map(|environment| resources::from_environment(environment, gpu));
     describe::sandbox(runtime, record.as_ref(), resources)
-}
-
-fn passed(name: &str, detail: String) -> Check {
-    Check { name: name.to_owned(), ok: true, detail, fix: None }
-}
-
-fn failed(name: &str, error: &Error) -> Check {
-    let fix = error.hint().map(str::to_owned);
-    Check { name: name.to_owned(), ok: false, detail: error.to_string(), fix }
 }

@@ -111,7 +111,7 @@ async fn find_snapshot(
     Ok(Some(uid))
 }
 
-/// Checks that no runtime has the name: two of one name could not be told apart.
+/// Checks that no runtime has the name: two of one name would be indistinguishable.
 async fn check_name(api: &Api, call: &CallContext, name: Option<&str>) -> Result<()> {
     let Some(name) = name else { return Ok(()) };
     let all = api.runtimes(call, "create").await?;

@@ -4,7 +4,7 @@ use sandbox_cloud::http::ErrorRules;
 use sandbox_core::{Error, ErrorKind, Variant};
 use serde_json::Value;
 
-/// How the services report errors, and what users can do about them.
+/// Errors of the services and hints for their users.
 pub(crate) static ERRORS: ErrorRules = ErrorRules {
     hints: &[
         (

@@ -115,7 +115,7 @@ async fn check_paused(handle: &RuntimeHandle) -> Result<()> {
 /// Starts the first kernel of a sandbox, or finds it again, and returns its surroundings.
 ///
 /// # Errors
-/// What keeps the kernel from running.
+/// The cause that keeps the kernel from running.
 pub(crate) async fn first_kernel(
     handle: &RuntimeHandle,
     env: &[(String, Secret)],

@@ -96,7 +96,7 @@ async fn check_answer(runtime: &Runtime) -> Result<()> {
 /// Returns the Jupyter Server of a runtime.
 ///
 /// # Errors
-/// `Unavailable` as long as the service has not told the address; `Protocol` for an address that a token must not go to.
+/// `Unavailable` as long as the service has not named the address; `Protocol` for an address that a token must not go to.
 pub(crate) fn server(runtime: &Runtime) -> Result<ServerClient> {
     let (Some(ingress), Some(token)) = (runtime.ingress.as_deref(), &runtime.token) else {
         return Err(not_ready("the service has not said where it is".to_owned()));

@@ -23,7 +23,7 @@ use crate::runtime::{RuntimeHandle, info};
 /// Files, programs and packages as a sandbox of their own.
 type SidecarInstance = StandardInstance<RuntimeHooks>;
 
-/// What runtimes do otherwise than sandboxes of this computer.
+/// Differences of runtimes from sandboxes of this computer.
 #[derive(Debug)]
 pub(crate) struct RuntimeHooks;
 

@@ -8,6 +8,7 @@
 //! - [`CreateGuard`], [`create_or_find`]: creates that leave nothing behind.
 //! - [`RemoteLifetime`]: timers, the expiry at the provider, and an end that is tried until it succeeds; [`check_lifetime`]
 //!   refuses the operations of a sandbox that has ended.
+//! - [`find_one`], [`page`], [`health`]: answers of a backend that are alike for all providers.
 //! - [`DeferredFacets`]: commands, files and packages of a part that is started when a verb first needs it.
 
 #![warn(clippy::missing_errors_doc)]
@@ -16,8 +17,10 @@ pub mod auth;
 mod create;
 mod create_lock;
 mod deferred;
+pub mod health;
 pub mod http;
 mod lifetime_hooks;
+mod listing;
 mod remote_lifetime;
 mod state_store;
 
@@ -25,5 +28,6 @@ pub use create::{Cancellation, CreateGuard, create_or_find};
 pub use create_lock::CreateLocks;
 pub use deferred::{DeferredFacets, DeferredPart};
 pub use lifetime_hooks::check_lifetime;
+pub use listing::{Identity, find_one, page};
 pub use remote_lifetime::{Connections, Remote, RemoteLifetime};
 pub use state_store::{MAX_RECORD_AGE, StateStore, state_directory};

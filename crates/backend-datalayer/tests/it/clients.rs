@@ -37,12 +37,12 @@ fn passes(python: &OsString, script: &str, plane: &ControlPlane) {
         command.env(format!("DATALAYER_{service}_URL"), &plane.url);
     }
     let output = command.output().expect("the interpreter starts");
-    let told = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let warned = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}: {told}\n{warned}");
+    assert!(output.status.success(), "{script}: {printed}\n{warned}");
 }
 
-/// What was sent to create runtimes, but for the names that clients make up.
+/// Returns the requests for runtimes, without the names that clients make up.
 fn creates(plane: &ControlPlane) -> Vec<Value> {
     let sent = plane.sent().into_iter();
     let creates = sent.filter(|request| {
@@ -96,7 +96,7 @@ async fn a_client_and_the_backend_have_the_same_runtimes() {
     let mine = bench.builder().name("mine").create().await.unwrap();
     mine.run_code("x = {'a': [1, 2]}").await.unwrap();
     mine.create_snapshot("kept").await.unwrap();
-    passes(&interpreter(OLDER).unwrap(), "beside_client.py", &bench.plane);
+    passes(&interpreter(OLDER).unwrap(), "sidecar_client.py", &bench.plane);
     let id = SandboxId::new(Variant::DATALAYER_RUNTIME, "theirs").unwrap();
     let instance = bench.backend.attach(&call(), &id).await.unwrap();
     let theirs = Sandbox::from_instance(bench.another(), instance);

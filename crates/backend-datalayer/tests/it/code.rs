@@ -166,7 +166,7 @@ async fn a_sandbox_begins_where_a_snapshot_was_taken() {
     let sandbox = bench.builder().create().await.unwrap();
     sandbox.run_code("x = 42\nopen('note', 'w').write('here')").await.unwrap();
     sandbox.create_snapshot("setup").await.unwrap();
-    assert_eq!(sandbox.run_code("x").await.unwrap().text(), Some("42"), "it goes on");
+    assert_eq!(sandbox.run_code("x").await.unwrap().text(), Some("42"), "it continues");
     let copy = bench.builder().snapshot_name("setup").create().await.unwrap();
     assert_eq!(copy.run_code("x, open('note').read()").await.unwrap().text(), Some("(42, 'here')"));
 }

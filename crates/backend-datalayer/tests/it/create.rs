@@ -1,4 +1,4 @@
-//! What is asked for at create, and what the service is asked then.
+//! Requests of users at create, and the requests of the service that follow.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ async fn a_sandbox_is_what_was_asked_for() {
     assert_eq!((resources.cpu, resources.memory), (Some(1.5), Some(8192)));
     assert!((info.remaining_time().unwrap() - 600.0).abs() < 30.0, "{info:?}");
     assert!(info.metadata["credits_used"].as_f64().unwrap() < 0.1);
-    let told = format!("{info:?} {sandbox:?}");
+    let shown = format!("{info:?} {sandbox:?}");
     let token = runtime["token"].as_str().unwrap();
-    assert!(!told.contains(token) && !told.contains(&bench.plane.key), "{told}");
+    assert!(!shown.contains(token) && !shown.contains(&bench.plane.key), "{shown}");
     sandbox.terminate().await.unwrap();
     assert_eq!(bench.plane.runtimes(), Vec::<Value>::new());
     assert_eq!(sandbox.status(), SandboxStatus::Terminated);
@@ -136,7 +136,7 @@ async fn a_name_is_that_of_one() {
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert!(error.hint().unwrap().contains(&first.id().unwrap()), "{error:?}");
     assert_eq!(bench.created(), 1);
-    // Also when nobody has it yet.
+    // Also when no runtime has it yet.
     bench.plane.tell(&json!({"start_delay": 1}));
     let other = || bench.builder().name("other").create();
     let (one, two) = tokio::join!(other(), other());

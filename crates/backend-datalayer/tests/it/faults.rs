@@ -1,4 +1,4 @@
-//! What is done when the service does not do what it is asked for.
+//! Reactions to a service that fails, stops, or is silent.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ const CREATE: (&str, &str) = ("POST", "/v1/runtimes");
 async fn refused(bench: &Bench) -> Error {
     let error = bench.builder().create().await.expect_err("it is refused");
     bench.assert_nothing_left();
-    let told = format!("{error:?} {error}");
-    assert!(!told.contains(&bench.plane.key), "{told}");
+    let shown = format!("{error:?} {error}");
+    assert!(!shown.contains(&bench.plane.key), "{shown}");
     error
 }
 
@@ -65,7 +65,7 @@ async fn a_create_whose_outcome_is_unknown_makes_one_runtime() {
         ("the answer is nonsense", json!({"status": 200, "after": true, "text": "{garbage"}), 1),
         ("the connection breaks after", json!({"drop": true, "after": true}), 1),
         ("the connection breaks before", json!({"drop": true}), 2),
-        ("nobody is free for a moment", json!({"status": 503}), 2),
+        ("no runtime is free for a moment", json!({"status": 503}), 2),
     ];
     for (what, mut fault, creates) in faults {
         fault["method"] = "POST".into();
@@ -79,7 +79,7 @@ async fn a_create_whose_outcome_is_unknown_makes_one_runtime() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_create_that_nobody_can_look_for_is_not_sent_again() {
+async fn a_create_that_cannot_be_looked_for_is_not_sent_again() {
     let Some(bench) = Bench::start() else { return };
     let lost = json!({"method": "POST", "path": "/v1/runtimes", "status": 500, "after": true});
     bench.plane.tell(&json!({"fault": lost}));
@@ -112,10 +112,10 @@ async fn a_key_that_expired_is_renewed_once_for_all() {
     let list = || bench.backend.list(&call, ListQuery::default());
     let _ = tokio::try_join!(list(), list(), list()).unwrap();
     assert_eq!(logins(&bench), 1);
-    // What is said to whom is not repeated to others.
+    // A token that the service repeats is not shown.
     let sent = bench.plane.sent();
-    let said = sent.last().unwrap()["headers"]["authorization"].as_str().unwrap();
-    let text = json!({"success": false, "message": said}).to_string();
+    let token = sent.last().unwrap()["headers"]["authorization"].as_str().unwrap();
+    let text = json!({"success": false, "message": token}).to_string();
     let fault = json!({"method": "GET", "path": "/v1/runtimes", "status": 200, "text": text});
     bench.plane.tell(&json!({"fault": fault}));
     let error = list().await.unwrap_err();

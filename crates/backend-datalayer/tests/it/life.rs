@@ -182,7 +182,7 @@ async fn many_who_ask_for_the_same_tags_at_once_get_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_found_by_tags_or_made() {
     let Some(bench) = Bench::start() else { return };
-    // It is there for as long as its owner is, and nobody else's.
+    // It exists for as long as its owner does, and ends with no other handle.
     let transient = bench.builder().tag("project", "x").create().await.unwrap();
     let wanted = || bench.builder().tag("project", "x").detached(Duration::from_secs(600));
     let first = wanted().get_or_create().await.unwrap();

@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
-mod beside;
 mod clients;
 mod code;
 mod create;
 mod faults;
 mod life;
 mod programs;
+mod sidecar;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -26,7 +26,7 @@ pub(crate) fn interpreter(variable: &str) -> Option<OsString> {
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
     child: Child,
-    /// Where all services are.
+    /// Address of all services.
     pub(crate) url: String,
     /// The one key that is accepted.
     pub(crate) key: String,
@@ -53,8 +53,8 @@ impl ControlPlane {
         let mut line = String::new();
         let output = child.stdout.take().expect("it has an output");
         BufReader::new(output).read_line(&mut line).expect("it says where it is");
-        let said: Value = serde_json::from_str(&line).expect("it says where it is");
-        let text = |key: &str| said[key].as_str().expect("it says where it is").to_owned();
+        let ready: Value = serde_json::from_str(&line).expect("it says where it is");
+        let text = |key: &str| ready[key].as_str().expect("it says where it is").to_owned();
         Self { child, url: text("url"), key: text("key") }
     }
 

@@ -20,9 +20,10 @@ use jupyter_protocol::client::Client;
 use jupyter_protocol::content::InterruptRequest;
 use jupyter_protocol::websocket::ServerClient;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
+use sandbox_engine::background_runtime;
 use sandbox_engine::host::{FileSystem, ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_kernel::KernelProcess;
-use sandbox_kernel::server::{delete_kernel, keeper};
+use sandbox_kernel::server::delete_kernel;
 use sandbox_kernel::sidecar::Sidecar;
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::timeout;
@@ -62,7 +63,7 @@ pub(crate) enum Origin {
 /// The kernels of one sandbox. What is its own ends with it, and the others are left running.
 pub(crate) struct Away {
     origin: Origin,
-    /// The server by connections of the keeper, which no runtime of a caller holds up.
+    /// The server over connections of the background runtime, which no runtime of a caller holds up.
     kept: Option<ServerClient>,
     /// Whether it ends, and with it what is its own.
     leaving: Arc<AtomicBool>,
@@ -163,7 +164,7 @@ impl Away {
     pub(crate) fn finish(self: &Arc<Self>) {
         self.kill();
         let (mut done, away) = (self.done.subscribe(), Arc::clone(self));
-        keeper::finish(DROP_TIMEOUT, async move {
+        background_runtime::spawn_and_wait(DROP_TIMEOUT, async move {
             away.is_settled().await;
             let _ = done.wait_for(|done| *done).await;
         });
@@ -195,7 +196,7 @@ impl Away {
         self.sidecar("files")?.files(base).await
     }
 
-    /// The server, for work of the keeper.
+    /// The server, for work on the background runtime.
     fn kept(&self) -> Option<ServerClient> {
         self.kept.clone()
     }
@@ -284,7 +285,7 @@ impl ProcessHost for Away {
             clients.push((client, running));
         }
         let (server, done) = (self.kept(), Arc::clone(&self.done));
-        keeper::spawn(async move {
+        background_runtime::spawn(async move {
             let borrowed = server.as_ref().zip(borrowed.as_deref());
             let left =
                 clients.into_iter().map(|(client, running)| leave(client, running, borrowed));

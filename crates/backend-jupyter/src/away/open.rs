@@ -8,8 +8,9 @@ use jupyter_protocol::websocket::{KernelModel, ServerClient, ServerError};
 use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, KernelInfoReply};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
+use sandbox_engine::background_runtime;
 use sandbox_kernel::BUFFERED;
-use sandbox_kernel::server::{KernelConnection, START_TIMEOUT, delete_kernel, keeper};
+use sandbox_kernel::server::{KernelConnection, START_TIMEOUT, delete_kernel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
@@ -72,7 +73,7 @@ impl Away {
         if !self.begins_start() {
             return Err(over());
         }
-        keeper::spawn(async move {
+        background_runtime::spawn(async move {
             let started = start_on(&server, &name).await;
             let told = match started {
                 Ok(model) if away.add_own(&model.id) => Ok(model),

@@ -10,7 +10,7 @@ use sandbox_core::{Effect, Error, ErrorKind, FailureKind, Result, Retry, unix_no
 
 /// A sandbox that is only a few numbers, shared with the test.
 #[derive(Debug, Default)]
-struct Cloud {
+pub(crate) struct Cloud {
     is_gone: Mutex<bool>,
     /// Deletions that fail before one succeeds.
     failing_deletions: AtomicU32,
@@ -21,7 +21,14 @@ struct Cloud {
 }
 
 #[derive(Debug)]
-struct Sandbox(Arc<Cloud>);
+pub(crate) struct Sandbox(pub(crate) Arc<Cloud>);
+
+impl Cloud {
+    /// Ends the sandbox at its provider.
+    pub(crate) fn end(&self) {
+        *self.is_gone.lock().unwrap() = true;
+    }
+}
 
 fn fails(counter: &AtomicU32) -> Result<()> {
     let left = counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));

@@ -4,6 +4,7 @@
 
 mod body;
 mod create;
+mod facets;
 mod lifetime;
 mod lock;
 mod retry;

@@ -2,7 +2,6 @@
 
 mod bootstrap;
 mod connect;
-pub mod keeper;
 mod process;
 
 pub use bootstrap::{KernelEnvironment, bootstrap};

@@ -8,11 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jupyter_protocol::websocket::{ServerClient, ServerError};
 use sandbox_core::Result;
+use sandbox_engine::background_runtime;
 use sandbox_engine::host::{Exit, Process};
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, timeout};
 
-use super::keeper;
 use crate::process::UNKNOWN_EXIT;
 
 const SIGINT: i32 = 2;
@@ -106,7 +106,7 @@ impl Process for ServerProcess {
                     tracing::debug!(%error, id, "the kernel was not interrupted");
                 }
             })),
-            SIGKILL if self.is_deleted() => keeper::spawn(Self::delete(server, id)),
+            SIGKILL if self.is_deleted() => background_runtime::spawn(Self::delete(server, id)),
             _ => {}
         }
         Ok(())

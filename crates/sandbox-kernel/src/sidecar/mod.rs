@@ -16,11 +16,12 @@ use jupyter_protocol::client::Client;
 use jupyter_protocol::websocket::ServerClient;
 use sandbox_agent_client::AgentConnection;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
+use sandbox_engine::background_runtime;
 use sandbox_engine::host::{FileSystem, ProcessHost as _, Spawn, Spawned};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use self::tunnel::Tunnel;
-use crate::server::{delete_kernel, keeper};
+use crate::server::delete_kernel;
 
 /// An IPython kernel that was started for the agent, and answers.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl Sidecar {
             AgentConnection::connect(from, into, &nonce).await.map_err(why)
         };
         let opened = opened.await;
-        keeper::spawn(delete_when_over(server, id, client, kept, over, tell));
+        background_runtime::spawn(delete_when_over(server, id, client, kept, over, tell));
         let live = Arc::new(Live { pipe: opened?, _keep: keep });
         let mut state = self.state();
         state.ended.retain(|ended| !*ended.borrow());

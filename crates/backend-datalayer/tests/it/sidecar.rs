@@ -59,7 +59,7 @@ with zipfile.ZipFile(FOLDER + '/tinya-1.0-py3-none-any.whl', 'w') as wheel:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn packages_are_there_for_code_commands_and_whoever_attaches() {
+async fn packages_are_there_for_code_commands_and_later_handles() {
     let Some(bench) = Bench::start() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
