@@ -58,16 +58,18 @@ Examples:
   sandboxes run -t 5 --disk 256m -e DEBUG=1 --lang python 'import os; os.environ[\"DEBUG\"]'
 
 Words:
-  One word is a line for the shell: quote it. Several words are a program and its arguments, without a
-  shell. Flags of sandboxes go before the first word; what follows it belongs to the program. A quoted
-  line with spaces, a notebook, and code after --lang take no arguments, so flags may also follow these.
+  One word is a line for the shell: quote it. Several words are a program and its arguments, without
+  a shell. Flags of sandboxes go before the first word; what follows it belongs to the program. A
+  quoted line with spaces, a notebook, and code after --lang take no arguments, so flags may also
+  follow these.
 
 Languages:
   python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh,
   kernel (the language of the sandbox's kernel)
   Inline Python is a cell: the value of its last expression is printed unless it is None.
   Everything else but a notebook is a program. The cells of a notebook run in one interpreter, one
-  after the other, until one fails; a cell with the tag raises-exception may fail. -t is for each cell.
+  after the other, until one fails; a cell with the tag raises-exception may fail. -t is for each
+  cell.
   Piped standard input goes to the program, unless it is the code. For keys of a terminal use --tty.";
 
 /// Run code safely in a sandbox.

@@ -1,4 +1,4 @@
-//! From flags to a sandbox. The core checks the values, and enforces or refuses them.
+//! Builds sandboxes from flags. The core checks the values, and enforces or refuses them.
 
 use std::env::{self, VarError};
 use std::path::Path;
@@ -12,13 +12,13 @@ use code_sandboxes::{
 use crate::args::{KernelArgs, ProviderArgs, SandboxArgs};
 use crate::error::CliError;
 
-/// Asks for the first variant that there are credentials for.
+/// Name that selects the first variant with credentials.
 const AUTO: &str = "auto";
 
-/// Has the token of a Jupyter Server, where the arguments of a process can be seen by others.
+/// Variable with the token of a Jupyter Server: unlike arguments, other users cannot read it.
 const TOKEN_VARIABLE: &str = "JUPYTER_TOKEN";
 
-/// The variant that is asked for, or the default one.
+/// Returns the requested variant, or the default one.
 pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, CliError> {
     match args.provider.as_deref() {
         Some(name) if name.trim().eq_ignore_ascii_case(AUTO) => Ok(by_credentials()),
@@ -27,7 +27,7 @@ pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, CliError> {
     }
 }
 
-/// The variant for a new sandbox. Who names a kernel and no variant means the one that has kernels.
+/// Returns the variant for a new sandbox. A kernel without a variant selects `local-jupyter`.
 fn variant_of(args: &SandboxArgs) -> Result<Variant, CliError> {
     match args.provider.provider {
         None if args.kernel.is_given() => Ok(Variant::LOCAL_JUPYTER),
@@ -45,7 +45,7 @@ fn by_credentials() -> Variant {
     })
 }
 
-/// The first variant of this build with credentials; `local-eval`, which needs none, when there are none.
+/// Returns the first variant of this build with credentials; without any, `local-eval`, which needs none.
 fn first_with_credentials(known: &[VariantStatus], is_there: impl Fn(&str) -> bool) -> Variant {
     let has = |status: &&VariantStatus| {
         let mut alternatives = status.credentials.iter();
@@ -55,7 +55,7 @@ fn first_with_credentials(known: &[VariantStatus], is_there: impl Fn(&str) -> bo
     found.unwrap_or_else(|| Registry::new().default_variant())
 }
 
-/// A builder for a sandbox, which may be made for one run alone.
+/// Returns a builder for a sandbox, which may be for a single run only.
 pub(crate) fn builder(
     args: &SandboxArgs,
     purpose: Option<SingleUse>,
@@ -94,7 +94,7 @@ pub(crate) fn builder(
     resources(places(kernel(builder, variant_of(args)?, &args.kernel)?, args), args)
 }
 
-/// Which kernel runs the code, and where it is.
+/// Adds the kernel that runs the code, and its location.
 fn kernel(
     mut builder: SandboxBuilder<Registry>,
     variant: Variant,
@@ -102,7 +102,7 @@ fn kernel(
 ) -> Result<SandboxBuilder<Registry>, CliError> {
     if let Some(name) = &args.kernel {
         builder = match variant {
-            // There a kernel is one of the things that can run code.
+            // In a container, a kernel is one of the engines that can run code.
             Variant::LOCAL_DOCKER => builder.provider_option("engine", format!("jupyter:{name}")),
             _ => builder.provider_option("kernel", name.as_str()),
         };
@@ -118,7 +118,7 @@ fn kernel(
         }
     }
     let token = args.token.as_ref().map(|token| token.expose().to_owned());
-    // What the address says itself is about that server.
+    // A token in the address takes precedence over the variable.
     let in_address = args
         .server_url
         .as_ref()
@@ -129,7 +129,7 @@ fn kernel(
         builder = builder.provider_option("token", token);
     }
     if let Some(file) = &args.connection_file {
-        // Whoever makes the sandbox may be in another directory.
+        // The supervisor, which may create the sandbox, has another working directory.
         let path = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         let Some(path) = path.to_str() else {
             let message = format!("--connection-file {} is not UTF-8", file.display());
@@ -140,7 +140,7 @@ fn kernel(
     Ok(builder)
 }
 
-/// How long a sandbox stays that outlives this command.
+/// Returns the time that a detached sandbox stays.
 pub(crate) fn stay(args: &SandboxArgs) -> Result<Duration, CliError> {
     match args.lifetime {
         Some(lifetime) => Ok(seconds("lifetime", lifetime)?),
@@ -148,7 +148,7 @@ pub(crate) fn stay(args: &SandboxArgs) -> Result<Duration, CliError> {
     }
 }
 
-/// Labels as they are given.
+/// Parses labels.
 pub(crate) fn labels(items: &[String]) -> Result<Tags, CliError> {
     let pairs = items.iter().map(|item| label(item));
     pairs.map(|pair| pair.map(|(key, value)| (key.to_owned(), value.to_owned()))).collect()
@@ -217,14 +217,14 @@ fn network(args: &SandboxArgs) -> Result<NetworkPolicy, CliError> {
     })
 }
 
-/// Who allows hosts and says no more wants those alone.
+/// Returns the network mode. Allowed hosts without a mode select the allowlist.
 pub(crate) fn network_mode(args: &SandboxArgs) -> NetworkMode {
     let allowlist =
         if args.allow.is_empty() { NetworkMode::Inherit } else { NetworkMode::Allowlist };
     args.network.unwrap_or(allowlist)
 }
 
-/// `NAME=VALUE`, or `NAME` for the value that this process has.
+/// Parses `NAME=VALUE`, or `NAME`, which takes the value of this process.
 pub(crate) fn environment_variable(item: &str) -> Result<(String, String), CliError> {
     let wrong = |why: String| CliError::usage(format!("--env {why}"), "use -e NAME=VALUE");
     if let Some((name, value)) = item.split_once('=') {
@@ -248,20 +248,20 @@ pub(crate) fn environment_variable(item: &str) -> Result<(String, String), CliEr
     }
 }
 
-/// Says of variables for the loader which programs heed them, when there are some among `NAME=VALUE` or `NAME`.
+/// Returns a note about variables of the dynamic loader among items such as `NAME=VALUE` or `NAME`, if there are any.
 pub(crate) fn loader_note(items: &[String]) -> Option<String> {
     let names = items.iter().map(|item| item.split('=').next().unwrap_or_default());
     let of_loader = names.filter(|name| name.starts_with("LD_") || *name == "GLIBC_TUNABLES");
     let names: Vec<_> = of_loader.collect();
     (!names.is_empty()).then(|| {
         format!(
-            "{}: heeded by commands and by programs that the code starts, not by the interpreter, which was loaded before",
+            "{}: applies to commands and to programs that the code starts, not to the interpreter, which was loaded before",
             names.join(", ")
         )
     })
 }
 
-/// Whether a shell could have that variable too.
+/// Returns true for a name that a shell accepts as a variable.
 fn is_name(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.starts_with(|c: char| is_part(c) && !c.is_ascii_digit()) && text.chars().all(is_part)
@@ -278,18 +278,18 @@ fn label(item: &str) -> Result<(&str, &str), CliError> {
     }
 }
 
-/// Returns the place in the sandbox of a file of this host that one of the mounts shows there.
+/// Returns the path in the sandbox of a file of this host that is below a mount.
 pub(crate) fn mounted_place(file: &Path, mounts: &[String]) -> Option<String> {
     let file = file.canonicalize().ok()?;
     mounts.iter().rev().filter_map(|item| mount(item).ok()).find_map(|mount| {
         let below = file.strip_prefix(mount.source.canonicalize().ok()?).ok()?;
         let place = Path::new(&mount.target).join(below);
-        // Joining nothing to the place of a file leaves a slash at its end.
+        // Joining an empty path to the path of a file leaves a slash at its end.
         place.to_str().map(|place| place.trim_end_matches('/').to_owned())
     })
 }
 
-/// `SRC:DST`, with `:rw` for what code may change and `:ro` for what it may not.
+/// Parses `SRC:DST`; with `:rw` code may change the content, with `:ro`, the default, it may not.
 fn mount(item: &str) -> Result<Mount, CliError> {
     let (places, writable) = match item.rsplit_once(':') {
         Some((places, "rw")) => (places, true),

@@ -32,9 +32,9 @@ Examples:
   sandboxes cp a.csv b.csv 9f3a:data/
   sandboxes cp 9f3a:out/. results
 
-A target that is a directory, or ends in `/`, gets the file or directory under its own name; of `DIR/.` it
-gets the content. A directory is merged into an existing directory of its name, and files replace files.
-Times of last change and permissions are kept.
+A target that is a directory, or ends in `/`, gets the file or directory under its own name; of
+`DIR/.` it gets the content. A directory is merged into an existing directory of its name, and files
+replace files. Times of last change and permissions are kept.
 Write `./` before a local name that has a colon or begins with a dash.";
 
 pub(super) const INSTALL_EXAMPLES: &str = "\
@@ -45,9 +45,9 @@ Examples:
   sandboxes install 9f3a --system curl wget
 
 Python packages are downloaded on this host, as wheels, and installed in the sandbox, which needs no
-network for it. The configuration of pip on this host and its variables (PIP_INDEX_URL ..) select the
-index. Code, contexts and commands see the packages at once. In a sandbox with a network `pip install`
-works, too.";
+network for it. The configuration of pip on this host and its variables (PIP_INDEX_URL ..) select
+the index. Code, contexts and commands see the packages at once. In a sandbox with a network
+`pip install` works, too.";
 
 pub(super) const SNAPSHOT_EXAMPLES: &str = "\
 Examples:

@@ -12,12 +12,13 @@ Examples:
   echo 'print(6 * 7)' | sandboxes repl 9f3a     without a terminal: one program
 
 Keys:
-  Enter runs the code when it is complete, and starts a new line otherwise. An empty line ends a block.
-  Tab completes names, and indents at the beginning of a line. Alt-Enter always starts a new line.
+  Enter runs the code when it is complete, and starts a new line otherwise. An empty line ends a
+  block. Tab completes names, and indents at the beginning of a line. Alt-Enter always starts a new
+  line.
   Ctrl-C clears the input, or interrupts the running code; a second Ctrl-C ends its interpreter.
   Ctrl-R searches the history. Ctrl-D leaves.
 
-Images are shown by kitty, Ghostty, iTerm2 and WezTerm; with other terminals they are saved as files.
+Images are shown by kitty, Ghostty, iTerm2 and WezTerm; other terminals get them as files.
 :help lists the commands of the session.";
 
 pub(super) const SHELL_EXAMPLES: &str = "\

@@ -12,32 +12,32 @@ fn the_version_is_printed() {
 #[test]
 fn the_help_has_examples_and_exit_statuses() {
     insta::assert_snapshot!(sandboxes(["--help"]).output().text(), @"
-    Run code safely, in a sandbox
+    Run code safely in a sandbox
 
     Usage: sandboxes [OPTIONS] <COMMAND>
 
     Commands:
-      run           Run a command, inline code or a program in a sandbox of its own
+      run           Run a command, inline code or a program in a new sandbox
       create        Create a sandbox that stays, and print its id
-      list          List the sandboxes that run [alias: ls]
-      exec          Run a command, inline code or a program in a sandbox that is there
-      repl          Type code and see what comes of it
+      list          List running sandboxes [alias: ls]
+      exec          Run a command, inline code or a program in an existing sandbox
+      repl          Type code and see its results
       shell         Open a shell on this terminal
-      cp            Copy a file or a directory to a sandbox, or from it
+      cp            Copy files and directories to a sandbox, or from it
       install       Install packages in a sandbox
       expose        Make a port of a sandbox reachable, and print its address
-      logs          Show what was run in a sandbox, and what it printed
-      metrics       Show what sandboxes use: CPU time, memory, disk, processes
-      stop          End sandboxes; what was run in them can still be shown for a while
-      rm            End sandboxes and forget them [alias: destroy]
-      pause         Hold sandboxes: nothing runs in them until they are resumed
-      resume        Let sandboxes go on that were paused
-      snapshot      Store what a sandbox is, and start others from there
+      logs          Show what was run in a sandbox, and its output
+      metrics       Show the CPU time, memory, disk and processes of sandboxes
+      stop          End sandboxes; their logs can still be shown for a while
+      rm            End sandboxes and remove them [alias: destroy]
+      pause         Pause sandboxes: nothing runs in them until they are resumed
+      resume        Resume paused sandboxes
+      snapshot      Store the state of a sandbox, and start others from it
       image         Build, list and fetch images that local-docker starts from
-      test          Make a sandbox of each variant, run something in it, and end it
-      environments  List environments that sandboxes can be created from
-      providers     List the variants: which this build has, which are usable, what they can do
-      doctor        Check what works here, and say how to fix what does not
+      test          Create a sandbox of each variant, run a command in it, and end it
+      environments  List environments for new sandboxes
+      providers     List the variants: which are in this build, which are usable, and their capabilities
+      doctor        Check this host, and show how to fix problems
       completion    Print the completion script for a shell
       help          Print this message or the help of the given subcommand(s)
 
@@ -46,10 +46,10 @@ fn the_help_has_examples_and_exit_statuses() {
               Print one JSON object, errors included
 
       -q, --quiet
-              Print no warnings, notes and hints
+              Print no warnings, notes or hints
 
       -v, --verbose...
-              Log to standard error; RUST_LOG chooses what
+              Log to standard error; RUST_LOG selects what
 
       -h, --help
               Print help (see a summary with '-h')
@@ -67,13 +67,13 @@ fn the_help_has_examples_and_exit_statuses() {
       sandboxes run --lang python --json '1 + 1'       one JSON object
       sandboxes repl                                   type code, see results
       sandboxes shell                                  a shell in a sandbox
-      sandboxes doctor                                 what works here
+      sandboxes doctor                                 check this host
 
     Exit status:
-      The status of the program that ran. Besides:
+      The exit status of the program, or:
         1  the code raised an exception
         2  wrong usage
-      124  the time limit passed
+      124  the time limit was exceeded
       125  the sandbox failed
       126  the program cannot be executed
       127  the program was not found
@@ -85,99 +85,95 @@ fn the_help_has_examples_and_exit_statuses() {
 #[test]
 fn the_help_of_run_tells_every_flag() {
     insta::assert_snapshot!(sandboxes(["run", "-h"]).output().text(), @r#"
-    Run a command, inline code or a program in a sandbox of its own
+    Run a command, inline code or a program in a new sandbox
 
     Usage: sandboxes run [OPTIONS] [COMMAND]...
 
     Arguments:
       [COMMAND]...  A line for the shell, a program and its arguments, or a notebook; with --lang: code,
-                    or `-` for standard input; after --file: its arguments
+                    or `-` for standard input; with --file: arguments of the program
 
     Options:
       -f, --file <FILE>      Run the program in a file of this host; `-` is standard input
           --with <PATH>      Copy this directory, or file, of this host into the working directory first
-          --lang <LANGUAGE>  Language of the code; by default the file says it, by its extension or its
-                             first line [alias: --language]
-          --deps             Download the modules of the go.mod beside the file first
-          --keep             Keep the sandbox, for `sandboxes exec` and until its lifetime is over
+          --lang <LANGUAGE>  Language of the code [default: by the extension or the first line of the
+                             file] [alias: --language]
+          --deps             First download the modules of the go.mod beside the file
+          --keep             Keep the sandbox until its lifetime ends, for `sandboxes exec`
           --reuse            Use a running sandbox with these labels if there is one, and keep it
-          --tty              Run the command on this terminal, as interactive programs want it
-          --no-stdin         Give the program no standard input, and leave that of this command alone
+          --tty              Run the command on this terminal, for interactive programs
+          --no-stdin         Give the program no standard input, and read none
           --stream-json      Print each event as a line of JSON when it happens, and the result last
           --json             Print one JSON object, errors included
-      -q, --quiet            Print no warnings, notes and hints
-      -v, --verbose...       Log to standard error; RUST_LOG chooses what
+      -q, --quiet            Print no warnings, notes or hints
+      -v, --verbose...       Log to standard error; RUST_LOG selects what
       -h, --help             Print help (see more with '--help')
 
     Sandbox:
-      -p, --provider <NAME>       Where to run: local-eval, local-docker, e2b ..; `sandboxes providers`
-                                  lists them; auto: the first one that there are credentials for [alias:
+      -p, --provider <NAME>       Variant of the sandbox: local-eval, local-docker, e2b ..; `sandboxes
+                                  providers` lists them; auto is the first one with credentials [alias:
                                   --variant]
-      -e, --env <NAME[=VALUE]>    Set an environment variable; without a value, take that of this host
-      -t, --timeout <TIME>        Time the program may run: seconds, or such as 90s, 5m, 1h30m [default:
-                                  120]
+      -e, --env <NAME[=VALUE]>    Set an environment variable; without a value, copy it from this host
+      -t, --timeout <TIME>        Time limit of the program: seconds, or such as 90s, 5m, 1h30m
+                                  [default: 120]
       -w, --workdir <DIR>         Working directory in the sandbox
-          --isolation <MODE>      How hard the code is kept in: strict, best-effort or off [default:
-                                  strict]
+          --isolation <MODE>      Isolation of the code: strict, best-effort or off [default: strict]
           --network <MODE>        Network of the code: inherit, none, allowlist or all [default:
-                                  inherit, with --allow allowlist]
-          --allow <HOST[:PORT]>   Host that an allowlist has, such as pypi.org, *.example.com:443 or
-                                  203.0.113.0/24
-          --deny <HOST[:PORT]>    Host that is refused although others are allowed; written as with
-                                  --allow
-          --mount <SRC:DST[:rw]>  File or directory of this host that the code sees, by absolute paths;
-                                  it changes nothing there without :rw [alias: --volume]
+                                  inherit; allowlist with --allow]
+          --allow <HOST[:PORT]>   Host to allow, such as pypi.org, *.example.com:443 or 203.0.113.0/24
+          --deny <HOST[:PORT]>    Host to refuse although others are allowed; written as for --allow
+          --mount <SRC:DST[:rw]>  Mount a file or directory of this host, by absolute paths; read-only
+                                  without :rw [alias: --volume]
           --memory <SIZE>         Memory of the sandbox, such as 512m or 2g
           --cpus <CORES>          CPU cores of the sandbox, such as 0.5
           --disk <SIZE>           Disk of the sandbox, such as 1g
-          --processes <COUNT>     Processes and threads at one time
-          --disk-files <COUNT>    Files and directories on its disk
-          --open-files <COUNT>    Descriptors that each process may have open
-          --output-limit <SIZE>   Bytes that each run may put out, such as 10m; one that puts out more
-                                  is ended
+          --processes <COUNT>     Maximum number of processes and threads
+          --disk-files <COUNT>    Maximum number of files and directories on its disk
+          --open-files <COUNT>    Maximum number of open files of each process
+          --output-limit <SIZE>   Maximum output of each run, such as 10m; a run with more output is
+                                  ended
           --gpu <TYPE>            GPU type, such as T4
           --environment <NAME>    Environment to start from; `sandboxes environments` lists them
       -i, --image <IMAGE>         Container image to start from
-          --writable-root         Let code change files of the image, and let system packages be
-                                  installed; it costs the read-only root and the limit of the disk
-          --pull                  Fetch that image first if the container engine does not have it
+          --writable-root         Allow changes to files of the image, and system packages; the root is
+                                  not read-only then, and the disk has no limit
+          --pull                  Pull the image first if the container engine does not have it
           --snapshot <NAME>       Snapshot to start from; `sandboxes snapshot ls` lists them
       -l, --label <KEY=VALUE>     Label of the sandbox
-          --lifetime <TIME>       Time the sandbox lives at most
+          --lifetime <TIME>       Maximum lifetime of the sandbox
           --idle-timeout <TIME>   Time without use after which the sandbox ends
-          --cpu-time <TIME>       CPU time that it may take with all that it starts, each cell of a
-                                  notebook by itself
+          --cpu-time <TIME>       Limit of the CPU time of the program and its children, or of each cell
+                                  of a notebook
 
     Jupyter:
           --kernel <NAME>           Jupyter kernel that runs the code, such as python3; `sandboxes
-                                    environments -p local-jupyter` lists those of this host, and with
-                                    `-p local-docker` it is one of the image
-          --transport <HOW>         How that kernel is talked to, within its sandbox: `ipc` is Unix
-                                    sockets, `tcp` is for kernels that have none. Without it `ipc`, and
-                                    `tcp` for a kernel that ends when it is to use those [possible
-                                    values: ipc, tcp]
-          --server-url <URL>        Jupyter Server whose kernels run the code; it needs --isolation off.
-                                    The address that the server prints will do; its token is better in
-                                    the variable JUPYTER_TOKEN
-          --token <TOKEN>           Token of that server; the variable JUPYTER_TOKEN is seen by nobody
-                                    else
-          --kernel-id <ID>          Kernel that runs on that server, by its id; it is used as it is, and
+                                    environments -p local-jupyter` lists those of this host; with `-p
+                                    local-docker` a kernel of the image
+          --transport <HOW>         Transport between sandbox and kernel: `ipc` (Unix sockets) or `tcp`
+                                    [default: ipc, or tcp for a kernel that does not start with ipc]
+                                    [possible values: ipc, tcp]
+          --server-url <URL>        Jupyter Server whose kernels run the code; needs --isolation off.
+                                    Use the address that the server prints, and prefer the variable
+                                    JUPYTER_TOKEN for its token
+          --token <TOKEN>           Token of that server; unlike the variable JUPYTER_TOKEN, other users
+                                    can see it
+          --kernel-id <ID>          Id of a kernel that runs on that server; it keeps its state, and is
                                     left running
-          --connection-file <FILE>  Connection file of a kernel that runs; it is used as it is, and left
-                                    running; it needs --isolation off
+          --connection-file <FILE>  Connection file of a running kernel; the kernel keeps its state, and
+                                    is left running; needs --isolation off
 
     Notebooks:
-      -P, --parameter <NAME=VALUE>  Give a variable of a notebook a value, after the cell with the tag
-                                    `parameters`: True, False, None and numbers are what they are in
-                                    Python, all else is text
+      -P, --parameter <NAME=VALUE>  Set a variable of a notebook after the cell with the tag
+                                    `parameters`; True, False, None and numbers have their meaning in
+                                    Python, other values are text
 
     Results:
-          --notebook <FILE>     Write the code and what came of it into a notebook of this host, also
-                                when it fails
-          --save-outputs <DIR>  Write what is displayed into files in a directory of this host: images,
+          --notebook <FILE>     Write the code and its results into a notebook of this host, even when
+                                the code fails
+          --save-outputs <DIR>  Write displayed objects into files in a directory of this host: images,
                                 tables, JSON ..
-          --overwrite           Replace files that --notebook and --save-outputs find
-          --allow-errors        Go on with the next cell of a notebook after an exception
+          --overwrite           Replace existing files of --notebook and --save-outputs
+          --allow-errors        Continue with the next cell of a notebook after an exception
 
     Examples:
       sandboxes run 'ls -la | wc -l'
@@ -192,17 +188,19 @@ fn the_help_of_run_tells_every_flag() {
       sandboxes run -t 5 --disk 256m -e DEBUG=1 --lang python 'import os; os.environ["DEBUG"]'
 
     Words:
-      One word is a line for the shell: quote it. More are a program and its arguments, without a shell.
-      Flags of sandboxes go before the first word; what follows it belongs to the program. A quoted line
-      with spaces, a notebook, and code after --lang, take no arguments, so flags may follow these too.
+      One word is a line for the shell: quote it. Several words are a program and its arguments, without
+      a shell. Flags of sandboxes go before the first word; what follows it belongs to the program. A
+      quoted line with spaces, a notebook, and code after --lang take no arguments, so flags may also
+      follow these.
 
     Languages:
       python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh,
-      kernel (whatever language the kernel of the sandbox has)
+      kernel (the language of the sandbox's kernel)
       Inline Python is a cell: the value of its last expression is printed unless it is None.
-      Everything else is a program, but a notebook: its cells run in one interpreter, one after the
-      other, until one fails. A cell with the tag raises-exception may. -t is for each cell.
-      Piped standard input goes to the program, unless it is the code. Keys do not: that is --tty.
+      Everything else but a notebook is a program. The cells of a notebook run in one interpreter, one
+      after the other, until one fails; a cell with the tag raises-exception may fail. -t is for each
+      cell.
+      Piped standard input goes to the program, unless it is the code. For keys of a terminal use --tty.
     "#);
 }
 

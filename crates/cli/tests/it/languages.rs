@@ -54,7 +54,7 @@ fn is_demanded(language: &str) -> bool {
     demanded.split(',').any(|name| name.trim() == language)
 }
 
-/// Returns true when the sandbox lacks the tools, and asserts that the error has a hint.
+/// Returns true when the error reports missing tools, with a hint.
 fn lacks_tools(outcome: &Outcome) -> bool {
     outcome.status == 125
         && outcome.stderr.contains(" programs need ")

@@ -40,7 +40,7 @@ fn loader_variables_reach_the_started_program() {
     let outcome = python(code).args(variables).output();
     outcome.assert(0, "/x False\nTrue\n");
     assert!(
-        outcome.stderr.contains("note: LD_PRELOAD, LD_LIBRARY_PATH: heeded by commands"),
+        outcome.stderr.contains("note: LD_PRELOAD, LD_LIBRARY_PATH: applies to commands"),
         "{}",
         outcome.stderr
     );
