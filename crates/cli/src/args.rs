@@ -244,7 +244,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) export: ExportArgs,
 
-    /// Whether the words came after `--`, so that they are arguments, or a program with its arguments.
+    /// True when the words came after `--`, so that they are arguments, or a program with its arguments.
     #[arg(skip)]
     pub(crate) after_dashes: bool,
 }

@@ -31,16 +31,16 @@ pub(crate) enum Engine {
     Tools {
         /// Runners; the first one whose tools the sandbox has is used.
         runners: &'static [Runner],
-        /// How to install the tools.
+        /// Instructions to install the tools.
         install: &'static str,
         /// The dependencies of `--deps`.
         dependencies: Option<&'static Dependencies>,
-        /// Whether a program is put into the working directory, because modules are found relative to the program.
+        /// True when a program is put into the working directory, because modules are found relative to the program.
         beside: bool,
     },
 }
 
-/// How to download the dependencies of a program before it runs.
+/// The download of the dependencies of a program before it runs.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Dependencies {
     /// Their name, for messages.
@@ -149,7 +149,7 @@ exec node "$program" "$@""#,
 /// Runner of Python programs, for a sandbox whose interpreter has another language.
 pub(crate) const PYTHON: &[Runner] = &[exec(&["python3"], r#"exec python3 "$@""#)];
 
-/// How to install Python.
+/// Instructions to install Python.
 pub(crate) const INSTALL_PYTHON: &str = "install Python (package python3)";
 
 /// Every language, in the order of the help text.

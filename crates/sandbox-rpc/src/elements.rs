@@ -32,7 +32,7 @@ pub(crate) trait Decode: Unpin {
 pub(crate) struct Elements<D> {
     recv: Option<RecvStream>,
     decoder: D,
-    /// Whether the other side holds the elements back until the first poll.
+    /// True when the other side holds the elements back until the first poll.
     held_back: bool,
 }
 

@@ -57,7 +57,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
-    /// Whether the next frame of this stream continues the message.
+    /// True when the next frame of this stream continues the message.
     pub(crate) more: bool,
     pub(crate) stream: u64,
     pub(crate) payload: Bytes,

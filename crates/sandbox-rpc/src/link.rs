@@ -33,7 +33,7 @@ pub(crate) struct Link {
     out: mpsc::UnboundedSender<Frame>,
     streams: Mutex<Streams>,
     closed: watch::Sender<bool>,
-    /// Whether this side opens streams with odd numbers, as clients do.
+    /// True when this side opens streams with odd numbers, as clients do.
     odd: bool,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct RecvStream {
     /// Bytes read since the window was replenished.
     read: usize,
     ended: bool,
-    /// Whether this side sent the request. Dropping the stream then cancels the request; otherwise it stops the body.
+    /// True when this side sent the request. Dropping the stream then cancels the request; otherwise it stops the body.
     is_requester: bool,
 }
 

@@ -88,7 +88,7 @@ macro_rules! define {
         define! { @enum $($($verb)*)* write_stdin close_stdin resize signal call_tool }
     };
     (@enum $($verb:ident)*) => {
-        /// What a request asks for. Beside the verbs of backends and sandboxes there are those of a running command, and
+        /// The operation of a request. Beside the verbs of backends and sandboxes there are those of a running command, and
         /// `call_tool`, which the server sends to the client.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[expect(non_camel_case_types, reason = "each variant has the name of its method")]

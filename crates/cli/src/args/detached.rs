@@ -162,7 +162,7 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     pub(crate) export: ExportArgs,
 
-    /// Whether the words came after `--`.
+    /// True when the words came after `--`.
     #[arg(skip)]
     pub(crate) after_dashes: bool,
 }

@@ -14,9 +14,9 @@ use crate::settings;
 pub(crate) struct Checkup {
     /// The variant.
     pub(crate) variant: Variant,
-    /// Whether this build has it.
+    /// True when this build has it.
     pub(crate) in_build: bool,
-    /// Whether it is usable, and the reason when it is not.
+    /// Its health: usable, or the reason why not.
     pub(crate) health: Health,
 }
 

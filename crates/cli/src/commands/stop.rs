@@ -10,7 +10,7 @@ use crate::exit;
 use crate::printer::{Format, Printer};
 use crate::settings;
 
-/// How to end a sandbox.
+/// The mode of ending a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopMode {
     /// Keep its logs.

@@ -102,7 +102,7 @@ pub(crate) fn disk_limit(info: &SandboxInfo) -> Option<u64> {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) sandbox: Sandbox,
-    /// Whether the sandbox outlives the command.
+    /// True when the sandbox outlives the command.
     pub(super) stays: bool,
     /// Time limit of each run; `None` for no limit.
     pub(super) timeout: Option<Duration>,

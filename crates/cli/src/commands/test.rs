@@ -18,7 +18,7 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 struct VariantTest {
     variant: Variant,
     problem: Option<Error>,
-    /// Whether the variant was not named, and this host lacks a requirement of it.
+    /// True when the variant was not named, and this host lacks a requirement of it.
     skipped: bool,
     took: Duration,
 }

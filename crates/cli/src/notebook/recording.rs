@@ -25,7 +25,7 @@ pub(crate) struct Recording {
     max_bytes: usize,
     /// Size of all updates, in bytes.
     updated: usize,
-    /// Whether an output was dropped. Later outputs are dropped, too.
+    /// True when an output was dropped. Later outputs are dropped, too.
     full: bool,
     /// Number of dropped outputs and texts.
     dropped: u64,
@@ -48,7 +48,7 @@ struct OpenCell {
     recorded: Recorded,
     /// For each output the id with which it can be replaced.
     ids: Vec<Option<String>>,
-    /// Whether the next output replaces the earlier ones.
+    /// True when the next output replaces the earlier ones.
     clear_before_next: bool,
     /// Decoders of standard output and standard error, for characters that are split between chunks.
     decoders: [Utf8Decoder; 2],

@@ -93,7 +93,7 @@ impl From<WireSpec> for CreateSpec {
     }
 }
 
-/// Where standard input comes from.
+/// The source of standard input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WireStdin {

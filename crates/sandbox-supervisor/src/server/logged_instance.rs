@@ -29,7 +29,7 @@ pub(super) struct LoggedInstance {
     key: Option<String>,
     buffer: Arc<LogBuffer>,
     table: Weak<SandboxTable>,
-    /// Whether its end has been logged.
+    /// True when its end has been logged.
     end_logged: AtomicBool,
 }
 

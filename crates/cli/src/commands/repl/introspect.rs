@@ -44,7 +44,7 @@ pub(super) struct Introspector {
     sandbox: Sandbox,
     /// The user's context, which has the names.
     context: Option<String>,
-    /// Whether the sandbox can have the editor's own context.
+    /// True when the sandbox can have the editor's own context.
     has_own: bool,
     speaks_python: bool,
 }

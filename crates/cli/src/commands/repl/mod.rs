@@ -104,7 +104,7 @@ struct Session<'a> {
     printer: &'a Printer,
     /// The cells that have run, for `:save`.
     cells: Vec<String>,
-    /// Whether the loss of the variables has been reported.
+    /// True when the loss of the variables has been reported.
     loss_reported: bool,
 }
 

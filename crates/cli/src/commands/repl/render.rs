@@ -29,7 +29,7 @@ pub(super) struct Renderer<'a> {
     printer: &'a Printer,
     protocol: Option<Protocol>,
     saver: ImageSaver,
-    /// Whether the last line on the screen is unfinished.
+    /// True when the last line on the screen is unfinished.
     in_line: bool,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct StdinRouter {
 
 #[derive(Debug)]
 struct State {
-    /// Whether the code has a word of [`READERS`].
+    /// True when the code has a word of [`READERS`].
     reads: bool,
     /// The last line on the screen.
     line: Line,

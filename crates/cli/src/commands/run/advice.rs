@@ -29,16 +29,16 @@ const MISSING_FILE: [&str; 6] = [
 /// Phrases of programs about a full disk.
 const DISK_FULL: [&str; 3] = ["No space left on device", "ENOSPC", "[Errno 28]"];
 
-/// What advice needs to know of a run.
+/// Facts about a run on which advice depends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subject {
     /// The program and its arguments, or the words of a line.
     words: Vec<String>,
-    /// Whether the command is a single word after `--`.
+    /// True when the command is a single word after `--`.
     one_after_dashes: bool,
     /// The file of this host that is run.
     file: Option<PathBuf>,
-    /// Whether that file has line ends of Windows.
+    /// True when that file has line ends of Windows.
     has_windows_lines: bool,
     /// Name of the sandbox, for `sandboxes exec`.
     exec: Option<String>,

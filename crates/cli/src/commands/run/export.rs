@@ -29,7 +29,7 @@ pub(crate) struct Export {
 #[derive(Debug)]
 struct Target {
     path: PathBuf,
-    /// Whether an existing file is replaced.
+    /// True when an existing file is replaced.
     replace: bool,
 }
 

@@ -218,9 +218,9 @@ pub(crate) struct RunTarget {
     pub(crate) task: Task,
     pub(crate) timeout: Option<Duration>,
     pub(crate) options: RunOptions,
-    /// Whether the sandbox outlives the run.
+    /// True when the sandbox outlives the run.
     pub(crate) stays: bool,
-    /// Whether the program runs on this terminal.
+    /// True when the program runs on this terminal.
     pub(crate) tty: bool,
     /// Results to write to this host.
     pub(crate) export: Export,

@@ -40,9 +40,9 @@ pub(crate) struct Report<'a> {
     output_tail: Vec<u8>,
     /// The exit status, and the exception.
     ended: (Option<i32>, Option<String>),
-    /// Whether the program runs on this terminal.
+    /// True when the program runs on this terminal.
     in_terminal: bool,
-    /// Whether the hint has been printed.
+    /// True when the hint has been printed.
     hinted: bool,
     /// Set by Ctrl-C.
     interruption: Rc<Cell<bool>>,

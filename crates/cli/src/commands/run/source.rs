@@ -39,7 +39,7 @@ impl fmt::Debug for Task {
     }
 }
 
-/// What to run.
+/// The program of a run.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// A line for the shell.
@@ -93,7 +93,7 @@ pub(crate) struct Program {
     pub(crate) runners: &'static [Runner],
     pub(crate) install: &'static str,
     pub(crate) text: Bytes,
-    /// Whether the text is a word of the command line.
+    /// True when the text is a word of the command line.
     pub(crate) is_inline: bool,
     /// The file name, without a directory.
     pub(crate) name: String,
@@ -102,7 +102,7 @@ pub(crate) struct Program {
     /// The file on this host, and its path in the working directory of the sandbox after --with has copied it.
     pub(crate) file: Option<PathBuf>,
     pub(crate) within: Option<String>,
-    /// Whether the file is put into the working directory, where its modules are.
+    /// True when the file is put into the working directory, where its modules are.
     pub(crate) beside: bool,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Fetch {
     pub(crate) how: &'static Dependencies,
     /// Files beside the program.
     pub(crate) files: Vec<(&'static str, Bytes)>,
-    /// Whether the network flags leave the code without a network.
+    /// True when the network flags leave the code without a network.
     pub(crate) network_is_closed: bool,
 }
 

@@ -21,7 +21,7 @@ const ESCAPE_WINDOW: Duration = Duration::from_secs(1);
 /// Maximum number of chunks of keys that wait for the command.
 const MAX_PENDING_KEYS: usize = 1000;
 
-/// How the terminal session of a command ended.
+/// The end of the terminal session of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TtyEnd {
     /// The command ended.
