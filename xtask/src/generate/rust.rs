@@ -94,7 +94,7 @@ fn re_exports(backends: &Backends) -> String {
 
 fn forwarded(backends: &Backends) -> String {
     let mut text = format!(
-        "//! Variables of a caller that count when the supervisor makes a sandbox.\n{WRITTEN}use sandbox_core::Variant;\n\nuse super::client_env::{{Forwarded, Target}};\n\n/// What they say of a request that does not say it.\npub(super) const FORWARDED: &[(Variant, &[Forwarded])] = &[\n"
+        "//! Variables of a client that count when the supervisor creates a sandbox.\n{WRITTEN}use sandbox_core::Variant;\n\nuse super::client_env::{{Forwarded, Target}};\n\n/// Variables by variant that supply parts which a request leaves out.\npub(super) const FORWARDED: &[(Variant, &[Forwarded])] = &[\n"
     );
     let variants = backends.variants();
     let built = || variants.iter().filter_map(|one| one.backend.map(|backend| (one, backend)));
@@ -102,7 +102,7 @@ fn forwarded(backends: &Backends) -> String {
         let rules: Vec<_> = backend.forwarded.iter().map(rule).collect();
         let _ = writeln!(text, "(Variant::{}, &[{}]),", variant.constant(), rules.join(", "));
     }
-    text.push_str("];\n\n/// Those that have to be the same for the supervisor.\npub(super) const SAME: &[(Variant, &[&str])] = &[\n");
+    text.push_str("];\n\n/// Variables by variant that must be the same in the supervisor.\npub(super) const SAME: &[(Variant, &[&str])] = &[\n");
     for (variant, backend) in built().filter(|(_, backend)| !backend.same_in_supervisor.is_empty())
     {
         let names = strings(&backend.same_in_supervisor);

@@ -1,4 +1,4 @@
-//! Variables of a caller that count when the supervisor makes a sandbox.
+//! Variables of a client that count when the supervisor creates a sandbox.
 //!
 //! Written by `cargo xtask generate` from the manifests of the backends; not to be edited.
 
@@ -6,7 +6,7 @@ use sandbox_core::Variant;
 
 use super::client_env::{Forwarded, Target};
 
-/// What they say of a request that does not say it.
+/// Variables by variant that supply parts which a request leaves out.
 pub(super) const FORWARDED: &[(Variant, &[Forwarded])] = &[
     (
         Variant::LOCAL_EVAL,
@@ -37,7 +37,7 @@ pub(super) const FORWARDED: &[(Variant, &[Forwarded])] = &[
     ),
 ];
 
-/// Those that have to be the same for the supervisor.
+/// Variables by variant that must be the same in the supervisor.
 pub(super) const SAME: &[(Variant, &[&str])] = &[(
     Variant::LOCAL_DOCKER,
     &["DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"],
