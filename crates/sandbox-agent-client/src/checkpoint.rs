@@ -3,7 +3,7 @@
 //! A copy is a process of the agent's with a key of its own: its end is told, and it is ended, as that of any other. Woken,
 //! it has the streams of a worker, and leaves a copy behind that has another key.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use sandbox_core::{ByteSize, Error, ErrorKind, Result};
 use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::{Instant, timeout};
 
 use crate::AgentConnection;
@@ -21,11 +21,10 @@ use crate::message::{CONTROL, STDERR, STDIN, STDOUT, stream};
 use crate::process::{AgentProcess, ProcessState, number};
 use crate::streams::{ControlStream, Reader, Writer};
 use crate::tunnel::Tunnel;
+use sandbox_engine::checkpoint_slot::{CheckpointSlot, CopyArrivals, OPERATION, WaitingCopy, dead};
 use sandbox_engine::host::{
     Checkpoint, Endpoint, Exit, PendingCheckpoint, Process, SideChannel, WorkerIo,
 };
-
-const OPERATION: &str = "wake_interpreter";
 
 /// How long a copy may take to be there: a fork of a large process on a busy machine.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,7 +62,7 @@ impl PendingCheckpoint for PendingCopy {
     async fn ready(self: Box<Self>) -> Result<Arc<dyn Checkpoint>> {
         let copy = self.keep().await?;
         Ok(Arc::new(AgentCheckpoint {
-            slot: CheckpointSlot::taken(copy),
+            slot: CheckpointSlot::new(copy),
             restoring: AsyncMutex::default(),
         }))
     }
@@ -77,8 +76,11 @@ struct ForkedCopy {
     next: Option<PendingCopy>,
 }
 
-impl ForkedCopy {
-    /// Has it make the next copy ready, unless that was done.
+impl WaitingCopy for ForkedCopy {
+    fn is_dead(&self) -> bool {
+        self.process.is_dead()
+    }
+
     fn prepare(&mut self) -> Result<()> {
         if self.next.is_none() {
             let AgentProcess { connection, key, memory, .. } = &self.process;
@@ -90,76 +92,30 @@ impl ForkedCopy {
     }
 }
 
-/// Where a copy is. What is left of one is a copy; so the place stays, and who is in it changes.
-#[derive(Debug)]
-struct CheckpointSlot {
-    /// `None` while it is on its way, and for good when it does not come.
-    copy: Mutex<Option<ForkedCopy>>,
-    on_its_way: watch::Sender<bool>,
-}
-
-impl CheckpointSlot {
-    fn taken(copy: ForkedCopy) -> Arc<Self> {
-        Arc::new(Self { copy: Mutex::new(Some(copy)), on_its_way: watch::Sender::new(false) })
-    }
-
-    fn copy(&self) -> MutexGuard<'_, Option<ForkedCopy>> {
-        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for that copy, on a task of its own.
-    fn expect(self: &Arc<Self>, expected: PendingCopy) {
-        let slot = Arc::downgrade(self);
-        self.on_its_way.send_replace(true);
-        tokio::spawn(async move {
-            // One that does not come is as good as dead, and nobody needs it who has let go of its slot.
-            let mut copy = expected.keep().await.ok();
-            if let Some(copy) = &mut copy {
-                // Whoever goes back once does so again.
-                let _ = copy.prepare();
-            }
-            if let Some(slot) = slot.upgrade() {
-                *slot.copy() = copy;
-                slot.on_its_way.send_replace(false);
-            }
-        });
-    }
-
-    /// Waits until nobody is on the way. Ends when the copy has come, or would have by then.
-    async fn settled(coming: &mut watch::Receiver<bool>) {
-        // Fails when the slot is gone, and nobody comes then.
-        let _ = coming.wait_for(|coming| !coming).await;
-    }
-}
-
+/// A checkpoint in a container.
 #[derive(Debug)]
 struct AgentCheckpoint {
-    slot: Arc<CheckpointSlot>,
-    /// One wakes it at a time.
+    slot: Arc<CheckpointSlot<ForkedCopy>>,
+    /// Serializes restores.
     restoring: AsyncMutex<()>,
 }
 
 #[async_trait]
 impl Checkpoint for AgentCheckpoint {
     fn is_alive(&self) -> bool {
-        let is_expected = || *self.slot.on_its_way.borrow();
-        self.slot.copy().as_ref().map_or_else(is_expected, |copy| !copy.process.is_dead())
+        self.slot.is_alive()
     }
 
     fn prepare(&self) {
-        if let Some(copy) = &mut *self.slot.copy() {
-            // One that cannot is dead, and restoring it says so.
-            let _ = copy.prepare();
-        }
+        self.slot.prepare();
     }
 
     async fn restore(&self) -> Result<WorkerIo> {
         let _alone = self.restoring.lock().await;
-        let mut coming = self.slot.on_its_way.subscribe();
-        CheckpointSlot::settled(&mut coming).await;
+        let arrivals = self.slot.arrivals();
+        arrivals.settled().await;
         // From here on it is no copy any more, whatever becomes of it.
-        let mut copy =
-            self.slot.copy().take().filter(|copy| !copy.process.is_dead()).ok_or_else(dead)?;
+        let mut copy = self.slot.copy().take().filter(|copy| !copy.is_dead()).ok_or_else(dead)?;
         copy.prepare()?;
         let ForkedCopy { process, next } = copy;
         let (connection, key) = (Arc::clone(&process.connection), process.key);
@@ -168,9 +124,9 @@ impl Checkpoint for AgentCheckpoint {
         let writer = Writer::new(&connection, stream(key, STDIN), true);
         let woken = Call::begin(&connection, "restore", &[number(key)])?.answer().await;
         woken.map_err(|_| if connection.is_closed() { connection.lost() } else { dead() })?;
-        self.slot.expect(next.ok_or_else(dead)?);
+        self.slot.expect(next.ok_or_else(dead)?.keep());
         Ok(WorkerIo {
-            process: Arc::new(RestoredProcess { process, next: coming }),
+            process: Arc::new(RestoredProcess { process, next: arrivals }),
             control: Arc::new(ControlStream { reader: control, writer }),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
@@ -203,15 +159,11 @@ impl Checkpoint for AgentCheckpoint {
     }
 }
 
-fn dead() -> Error {
-    Error::new(ErrorKind::NotFound, OPERATION, "the copy is dead")
-}
-
 /// A worker that was a copy. What it leaves behind would end with it before it is there, so its end waits for that.
 #[derive(Debug)]
 struct RestoredProcess {
     process: AgentProcess,
-    next: watch::Receiver<bool>,
+    next: CopyArrivals,
 }
 
 #[async_trait]
@@ -249,7 +201,7 @@ impl Process for RestoredProcess {
     }
 
     async fn kill_tree(&self) -> Result<()> {
-        CheckpointSlot::settled(&mut self.next.clone()).await;
+        self.next.settled().await;
         self.process.kill_tree().await
     }
 

@@ -42,9 +42,16 @@ pub(crate) fn inside<T>(make: impl FnOnce() -> T) -> T {
     make()
 }
 
-/// Runs a task on the shared runtime, whether or not anything polls the one that this is called on.
-pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-    inside(|| tokio::spawn(task)).abort_handle()
+/// Runs a task on the shared runtime, whether or not anything polls the one that this is called on. Where there is no
+/// thread for it, the task runs on the caller's runtime; where there is none either, `None`, and the task is dropped.
+pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+    match handle().or_else(|_| Handle::try_current()) {
+        Ok(handle) => Some(handle.spawn(task).abort_handle()),
+        Err(error) => {
+            tracing::error!(%error, "no thread for a background task");
+            None
+        }
+    }
 }
 
 /// Runs a future on the shared runtime, also when nobody waits for it any more.

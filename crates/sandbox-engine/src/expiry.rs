@@ -23,7 +23,7 @@ use crate::background_runtime;
 #[derive(Debug)]
 pub struct Expiry {
     shared: Arc<Shared>,
-    task: AbortHandle,
+    task: Option<AbortHandle>,
 }
 
 #[derive(Debug)]
@@ -126,7 +126,9 @@ impl Expiry {
 
 impl Drop for Expiry {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 

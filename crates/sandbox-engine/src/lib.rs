@@ -15,6 +15,7 @@ pub mod background_runtime;
 mod base;
 pub mod cache;
 mod cache_directory;
+pub mod checkpoint_slot;
 pub mod checks;
 pub mod commands;
 mod denial_report;

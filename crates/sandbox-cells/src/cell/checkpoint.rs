@@ -7,8 +7,8 @@ use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use sandbox_isolation::{Cell, CellProcess, CheckpointProcess, ExitStatus, Proces
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedRwLockReadGuard, watch};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedRwLockReadGuard};
 use tokio::time::{Instant, timeout};
 
 use super::process::descendants::{self, Started};
@@ -35,12 +35,11 @@ use super::process::{
 };
 use super::streams::{self, control_pair, output_pipe, send};
 use super::{no_descriptors, null};
+use sandbox_engine::checkpoint_slot::{CheckpointSlot, OPERATION, WaitingCopy, dead};
 use sandbox_engine::host::{
     Checkpoint, Endpoint, Exit, PendingCheckpoint, Process, SideChannel, TreeClock, WAKE_SIGNAL,
     WorkerIo,
 };
-
-const OPERATION: &str = "wake_interpreter";
 
 /// What a copy is told to do.
 const PREPARE: &[u8] = b"p";
@@ -85,8 +84,11 @@ struct ForkedCopy {
     next: Option<AsyncFd<OwnedFd>>,
 }
 
-impl ForkedCopy {
-    /// Has it make the next copy ready, unless that was done.
+impl WaitingCopy for ForkedCopy {
+    fn is_dead(&self) -> bool {
+        is_dead(self.pidfd.as_fd())
+    }
+
     fn prepare(&mut self) -> Result<()> {
         if self.next.is_none() {
             let (ours, theirs) = way().map_err(no_descriptors)?;
@@ -95,62 +97,22 @@ impl ForkedCopy {
         }
         Ok(())
     }
+}
 
+impl ForkedCopy {
     fn tell(&self, what: &[u8], files: &[BorrowedFd<'_>]) -> Result<()> {
         let sent = send(self.socket.get_ref().as_fd(), what, files);
         sent.map(drop).map_err(|error| dead().with_source(error))
     }
 }
 
-/// What is left of a copy is a copy; so the place stays, and who is in it changes.
+/// A checkpoint in a cell.
 #[derive(Debug)]
 struct CellCheckpoint {
     handle: CellHandle,
-    copy: Arc<CheckpointSlot>,
-    /// One wakes it at a time.
+    slot: Arc<CheckpointSlot<ForkedCopy>>,
+    /// Serializes restores.
     restoring: AsyncMutex<()>,
-}
-
-/// Where a copy is.
-#[derive(Debug)]
-struct CheckpointSlot {
-    /// `None` while it is on its way, and for good when it does not come.
-    copy: Mutex<Option<ForkedCopy>>,
-    on_its_way: watch::Sender<bool>,
-}
-
-impl CheckpointSlot {
-    /// A slot with a copy in it.
-    fn taken(copy: ForkedCopy) -> Arc<Self> {
-        Arc::new(Self { copy: Mutex::new(Some(copy)), on_its_way: watch::Sender::new(false) })
-    }
-
-    fn copy(&self) -> MutexGuard<'_, Option<ForkedCopy>> {
-        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for that copy, on a task of its own.
-    fn expect(self: &Arc<Self>, expected: PendingCopy) {
-        let slot = Arc::downgrade(self);
-        self.on_its_way.send_replace(true);
-        tokio::spawn(async move {
-            // One that does not come is as good as dead, and nobody needs it who has let go of its slot.
-            let mut copy = expected.keep().await.ok();
-            if let Some(copy) = &mut copy {
-                // Whoever goes back once does so again.
-                let _ = copy.prepare();
-            }
-            if let Some(slot) = slot.upgrade() {
-                *slot.copy() = copy;
-                slot.on_its_way.send_replace(false);
-            }
-        });
-    }
-
-    fn is_alive(&self) -> bool {
-        let is_expected = || *self.on_its_way.borrow();
-        self.copy().as_ref().map_or_else(is_expected, |copy| !is_dead(copy.pidfd.as_fd()))
-    }
 }
 
 /// A way to a copy of a worker of that cell.
@@ -207,28 +169,24 @@ impl PendingCopy {
 impl PendingCheckpoint for PendingCopy {
     async fn ready(self: Box<Self>) -> Result<Arc<dyn Checkpoint>> {
         let handle = self.handle.clone();
-        let copy = CheckpointSlot::taken(self.keep().await?);
-        Ok(Arc::new(CellCheckpoint { handle, copy, restoring: AsyncMutex::default() }))
+        let slot = CheckpointSlot::new(self.keep().await?);
+        Ok(Arc::new(CellCheckpoint { handle, slot, restoring: AsyncMutex::default() }))
     }
 }
 
 #[async_trait]
 impl Checkpoint for CellCheckpoint {
     fn is_alive(&self) -> bool {
-        self.copy.is_alive()
+        self.slot.is_alive()
     }
 
     fn prepare(&self) {
-        if let Some(copy) = &mut *self.copy.copy() {
-            // One that cannot is dead, and restoring it says so.
-            let _ = copy.prepare();
-        }
+        self.slot.prepare();
     }
 
     async fn restore(&self) -> Result<WorkerIo> {
         let _alone = self.restoring.lock().await;
-        // Fails when the sender is gone, which we hold.
-        let _ = self.copy.on_its_way.subscribe().wait_for(|coming| !coming).await;
+        self.slot.arrivals().settled().await;
         let starting = Arc::new(Arc::clone(&self.handle.kills).read_owned().await);
         let (control, their_control) = control_pair().map_err(no_descriptors)?;
         let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
@@ -237,14 +195,14 @@ impl Checkpoint for CellCheckpoint {
         self.handle.cell.give_pipe(their_stderr.as_fd());
         let stdin = null().map_err(no_descriptors)?;
         let pidfd = {
-            let copy = self.copy.copy();
-            let copy = copy.as_ref().filter(|copy| !is_dead(copy.pidfd.as_fd()));
+            let copy = self.slot.copy();
+            let copy = copy.as_ref().filter(|copy| !copy.is_dead());
             let copy = copy.ok_or_else(dead)?;
             copy.pidfd.try_clone().map_err(no_descriptors)?
         };
         let pidfd = streams::watch(pidfd, Interest::READABLE).map_err(no_descriptors)?;
         // From here on it is no copy any more, whatever becomes of it.
-        let mut copy = self.copy.copy().take().ok_or_else(dead)?;
+        let mut copy = self.slot.copy().take().ok_or_else(dead)?;
         copy.prepare()?;
         let files = [&their_control, &stdin, &their_stdout, &their_stderr];
         copy.tell(RESTORE, &files.map(|file| file.as_fd()))?;
@@ -260,7 +218,7 @@ impl Checkpoint for CellCheckpoint {
             restoring: AsyncMutex::new(Some(RestoreInProgress {
                 held: copy.held,
                 next,
-                slot: Arc::clone(&self.copy),
+                slot: Arc::clone(&self.slot),
                 _starting: starting,
             })),
             process: OnceCell::new(),
@@ -276,13 +234,9 @@ impl Checkpoint for CellCheckpoint {
 
     fn export_variables(&self) -> Result<UnixStream> {
         let (ours, theirs) = streams::channel().map_err(no_descriptors)?;
-        self.copy.copy().as_ref().ok_or_else(dead)?.tell(EXPORT_VARIABLES, &[theirs.as_fd()])?;
+        self.slot.copy().as_ref().ok_or_else(dead)?.tell(EXPORT_VARIABLES, &[theirs.as_fd()])?;
         Ok(ours)
     }
-}
-
-fn dead() -> Error {
-    Error::new(ErrorKind::NotFound, OPERATION, "the copy is dead")
 }
 
 fn is_dead(pidfd: BorrowedFd<'_>) -> bool {
@@ -311,7 +265,7 @@ fn receive_sender(socket: BorrowedFd<'_>) -> io::Result<u32> {
 struct RestoreInProgress {
     held: CheckpointProcess,
     next: PendingCopy,
-    slot: Arc<CheckpointSlot>,
+    slot: Arc<CheckpointSlot<ForkedCopy>>,
     _starting: Starting,
 }
 
@@ -347,7 +301,7 @@ impl Process for RestoredProcess {
         let Some(restoring) = self.restoring.lock().await.take() else { return Ok(()) };
         let process = restoring.held.restore().await.map_err(lost)?;
         self.pid.store(process.pid(), Ordering::Relaxed);
-        restoring.slot.expect(restoring.next);
+        restoring.slot.expect(restoring.next.keep());
         // Nobody else sets it.
         let _ = self.process.set(Arc::new(process));
         Ok(())

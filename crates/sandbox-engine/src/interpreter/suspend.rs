@@ -13,7 +13,7 @@ use super::worker::{Worker, WorkerEvent};
 use crate::host::{Checkpoint, PendingCheckpoint, SideChannel};
 use crate::message::{Reply, Request};
 
-pub(super) const OPERATION: &str = "copy_interpreter";
+pub(super) const OPERATION: &str = "checkpoint_interpreter";
 
 /// Notes of an interpreter about a copy of it, which says itself how many more there would be.
 pub(super) const MAX_NOTES: usize = 16;

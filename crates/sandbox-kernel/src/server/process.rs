@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::process::UNKNOWN_EXIT;
+use sandbox_engine::background_runtime;
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
