@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandbox_core::{Error, ErrorKind, FailureKind, Result, RunOutcome, unix_now};
 use sandbox_engine::background_runtime;
-use sandbox_engine::interpreter::EndReason;
+use sandbox_engine::process::EndReason;
 
 /// Maximum time that dropping the last handle blocks for the deletion.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::commands::Commands;
 use crate::host::{FileSystem, ProcessHost, Spawn};
-use crate::interpreter::EndReason;
+use crate::process::EndReason;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use sandbox_core::{

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::host::ProcessHost;
-use crate::interpreter::EndReason;
+use crate::process::EndReason;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sandbox_core::{FailureKind, unix_now};
 use tokio::io::Interest;

@@ -34,6 +34,7 @@ mod packages;
 mod pause;
 mod ports;
 mod prewarm;
+pub mod process;
 pub mod programs;
 mod snapshots;
 pub mod system_packages;

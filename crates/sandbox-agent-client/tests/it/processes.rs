@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use sandbox_core::{CallContext, ErrorKind, EventKind, PtySize, RunCode};
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
-use sandbox_engine::interpreter::{EndReason, InterpreterContext, RunRequest, ToolSet};
+use sandbox_engine::interpreter::{InterpreterContext, RunRequest, ToolSet};
+use sandbox_engine::process::EndReason;
 use sandbox_python::agent::OpenFiles;
 use tokio::time::{sleep, timeout};
 

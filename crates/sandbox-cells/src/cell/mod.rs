@@ -36,8 +36,8 @@ use sandbox_engine::host::{
     Endpoint, PendingCheckpoint, Process, ProcessHost, Readable as _, SideChannel, Spawn, Spawned,
     WorkerIo, WorkerSpec, Writable,
 };
-use sandbox_engine::interpreter::{would_block, write_all};
 use sandbox_engine::message::{PROTOCOL_VERSION, Reply};
+use sandbox_engine::process::{would_block, write_all};
 use sandbox_engine::wire::FrameReader;
 
 /// What a program waits for before it begins.

@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::running::CommandEnd;
 use crate::host::Writable;
-use crate::interpreter::{feed_open, write_all};
+use crate::process::{feed_open, write_all};
 
 /// The character that ends the input of who reads lines from a terminal.
 const END_OF_FILE: &[u8] = b"\x04";

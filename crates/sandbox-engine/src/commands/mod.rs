@@ -30,7 +30,7 @@ use self::leftover::Leftovers;
 use self::output_buffer::OutputBuffer;
 use self::running::{CommandEnd, Limits, ProcessTree, Progress, Running, watch};
 use crate::host::{Process, ProcessHost, Spawn, Spawned, Terminal};
-use crate::interpreter::{EndReason, StdinCounter, feed};
+use crate::process::{EndReason, StdinCounter, feed};
 
 /// Whatever has to live as long as somebody uses a command.
 pub type Guard = Box<dyn Any + Send + Sync>;

@@ -19,7 +19,7 @@ use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 use super::leftover::{Leftovers, Moment};
 use super::{Guard, STREAMS};
 use crate::host::{Exit, Process, ProcessHost, Readable};
-use crate::interpreter::{EndReason, StdinCounter, kill_tree};
+use crate::process::{EndReason, StdinCounter, kill_tree};
 use crate::tree_limit::TreeLimit;
 
 /// Most bytes taken from a stream at once.

@@ -18,7 +18,6 @@ use tokio::time::timeout;
 
 use super::inbox::FinalReply;
 use super::json::count_values;
-use super::outcome::EndReason;
 use super::run::{ActiveRun, unexpected};
 use super::suspend::SuspendedContext;
 use super::tools::{ToolCalls, ToolSet};
@@ -26,6 +25,7 @@ use super::watchdog::{Cause, Limits, Watchdog};
 use super::worker::{Worker, WorkerEvent};
 use crate::host::{ProcessHost, WorkerSpec};
 use crate::message::{Reply, Request, Run, RunMode, WireFailureKind};
+use crate::process::EndReason;
 
 /// How long reading or setting a variable may take.
 pub(super) const VARIABLE_TIMEOUT: Duration = Duration::from_secs(30);

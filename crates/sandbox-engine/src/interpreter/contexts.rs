@@ -9,8 +9,9 @@ use sandbox_core::{
     check_env, random_hex,
 };
 
-use super::{EndReason, InterpreterContext, ToolSet};
+use super::{InterpreterContext, ToolSet};
 use crate::host::{ProcessHost, WorkerSpec};
+use crate::process::EndReason;
 
 /// The context that every sandbox has.
 pub const DEFAULT_CONTEXT: &str = "default";

@@ -4,12 +4,13 @@
 //! before it acts, the watchdog reads ahead.
 
 use std::collections::VecDeque;
-use std::io;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
 use crate::host::Control;
 use crate::message::Reply;
+use crate::process::would_block;
 use crate::wire::{FrameReader, MAX_FRAME};
 
 /// Most bytes taken from the stream at once.
@@ -215,9 +216,4 @@ impl State {
             self.ahead.push_back(reply);
         }
     }
-}
-
-/// Returns whether a stream only has nothing at the moment.
-pub fn would_block(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

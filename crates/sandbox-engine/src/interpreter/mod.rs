@@ -9,7 +9,6 @@ mod lines;
 pub mod outcome;
 mod output_reader;
 mod run;
-mod stdin;
 mod suspend;
 mod sync_markers;
 mod tools;
@@ -19,13 +18,7 @@ mod worker;
 
 pub use context::{InterpreterContext, RunRequest};
 pub use contexts::{Contexts, DEFAULT_CONTEXT};
-pub use stdin::write_all;
-pub(crate) use stdin::{StdinCounter, feed, feed_open};
-
-pub use inbox::would_block;
-pub use outcome::EndReason;
 pub use suspend::{CheckpointOutcome, SuspendedContext};
 pub use tools::{Outbox, ToolCalls, ToolSet};
 pub use variable_export::{ExportedVariables, VariableExport};
 pub use watchdog::Cause;
-pub(crate) use watchdog::kill_tree;

@@ -1,46 +1,10 @@
 //! How a run ended, told from what was done to it and what became of its process.
 
-use std::sync::OnceLock;
-
 use sandbox_core::{ByteSize, Failure, FailureKind, InterpreterState, RunOutcome};
 
 use super::watchdog::Cause;
-use crate::host::{Exit, ProcessHost};
-
-/// Why a whole sandbox ended, for the runs that were active then. The first reason stands.
-#[derive(Debug, Default)]
-pub struct EndReason(OnceLock<(FailureKind, String)>);
-
-impl EndReason {
-    /// No reason yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the reason: `Terminated` or `Expired`.
-    pub fn set(&self, kind: FailureKind) {
-        let _ = self.0.set((kind, String::new()));
-    }
-
-    /// The box has ended, for a reason of its own or for none that is known.
-    pub fn set_gone(&self, host: &dyn ProcessHost) {
-        let reason = host.end_reason();
-        let _ = self.0.set(reason.unwrap_or((FailureKind::Terminated, String::new())));
-    }
-
-    /// The reason.
-    pub fn get(&self) -> Option<FailureKind> {
-        self.0.get().map(|(kind, _)| *kind)
-    }
-
-    /// A sentence about the end, with what is known of why it came.
-    pub fn explain(&self, sentence: &str) -> String {
-        match self.0.get() {
-            Some((_, why)) if !why.is_empty() => format!("{sentence}: {why}"),
-            _ => sentence.to_owned(),
-        }
-    }
-}
+use crate::host::Exit;
+use crate::process::EndReason;
 
 /// The run ended by itself or after an interrupt, and the interpreter lives. `limit` is the wall-clock limit in words.
 pub fn alive(outcome: &mut RunOutcome, cause: Option<Cause>, limit: &str) {

@@ -4,9 +4,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::inbox::would_block;
 use super::sync_markers::{MarkerSplitter, Segment};
 use crate::host::Readable;
+use crate::process::would_block;
 
 /// More than a stream can hold back. After that much, whatever was written before a reply has been read, even when a
 /// child process keeps writing.

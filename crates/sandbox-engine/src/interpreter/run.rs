@@ -20,15 +20,13 @@ use tokio::time::Instant;
 
 use super::context::Slot;
 use super::json::count_values;
-use super::outcome::{
-    EndReason, alive, broken, dead, died_of, gave_up, goes_on, over_output_limit,
-};
-use super::stdin::{StdinCounter, feed};
+use super::outcome::{alive, broken, dead, died_of, gave_up, goes_on, over_output_limit};
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Worker, WorkerEvent};
 use crate::host::{Exit, Process};
 use crate::message::{Encoding, MimeData, Reply, Request, WireDisplayKind};
+use crate::process::{EndReason, StdinCounter, feed};
 
 /// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
 const WORTH_MEASURING: Duration = Duration::from_millis(5);

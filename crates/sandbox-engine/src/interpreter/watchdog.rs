@@ -9,11 +9,11 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::inbox::{FinalReply, Inbox, ReplyProgress, would_block};
-use super::outcome::EndReason;
+use super::inbox::{FinalReply, Inbox, ReplyProgress};
 use super::tools::ToolCalls;
 use crate::host::{Control, Process, ProcessHost, WorkerIo};
 use crate::message::Request;
+use crate::process::{EndReason, kill_tree, would_block};
 use crate::tree_limit::TreeLimit;
 
 /// How long a worker may take, once its time is up, to get rid of an answer it is in the middle of.
@@ -488,25 +488,4 @@ impl Watchdog {
 
 fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
-}
-
-/// Ends a process and whatever it started. When that takes too long or cannot be told, or the box is held from outside, the
-/// whole box goes instead, and `ended` learns why: that it was ended, or another reason that the box knows of. Returns
-/// `false` then.
-pub(crate) async fn kill_tree(
-    process: &dyn Process,
-    host: &dyn ProcessHost,
-    ended: &EndReason,
-) -> bool {
-    let killing = timeout(process.kill_timeout(), process.kill_tree());
-    let killed = tokio::select! {
-        biased;
-        killed = killing => matches!(killed, Ok(Ok(()))),
-        () = host.paused_by_others() => false,
-    };
-    if !killed {
-        host.kill();
-        ended.set_gone(host);
-    }
-    killed
 }

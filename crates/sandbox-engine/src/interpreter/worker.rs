@@ -16,14 +16,14 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use super::idle::Idle;
 use super::inbox::{CHUNK, Inbox, InboxPoll, ReadAhead};
 use super::lines::Lines;
-use super::outcome::EndReason;
 use super::output_reader::OutputReader;
 use super::tools::Outbox;
-use super::watchdog::{Cause, Ended, Watchdog, kill_tree};
+use super::watchdog::{Cause, Ended, Watchdog};
 use crate::host::{
     Control, Exit, ProcessHost, Readable, SideChannel, Spawn, WorkerIo, WorkerSpec, Writable,
 };
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
+use crate::process::{EndReason, kill_tree};
 
 /// How long an interpreter may take to say that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
