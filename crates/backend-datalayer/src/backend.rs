@@ -40,11 +40,6 @@ impl DatalayerBackend {
     async fn find(&self, api: &Api, call: &CallContext, wanted: &str) -> Result<Runtime> {
         let mut all = api.runtimes(call, "attach").await?;
         all.retain(|runtime| !has_ended(runtime));
-        let identity = |runtime: &'_ Runtime| Identity {
-            id: runtime.id(),
-            unique_name: Some(runtime.name()),
-            name: runtime.given_name.as_deref(),
-        };
         find_one(Variant::DATALAYER_RUNTIME, wanted, &all, identity).cloned()
     }
 
@@ -74,6 +69,15 @@ impl DatalayerBackend {
             }
         }
         Ok(None)
+    }
+}
+
+/// Returns what a runtime is found by.
+fn identity(runtime: &Runtime) -> Identity<'_> {
+    Identity {
+        id: runtime.id(),
+        unique_name: Some(runtime.name()),
+        name: runtime.given_name.as_deref(),
     }
 }
 

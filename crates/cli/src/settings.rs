@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use code_sandboxes::{
-    DEFAULT_DETACHED, Fallback, Mount, NetworkMode, NetworkPolicy, Registry, Sandbox, SandboxBuilder,
-    SingleUse, Tags, Variant, VariantStatus, seconds,
+    DEFAULT_DETACHED, Fallback, Mount, NetworkMode, NetworkPolicy, Registry, Sandbox,
+    SandboxBuilder, SingleUse, Tags, Variant, VariantStatus, seconds,
 };
 
 use crate::args::{KernelArgs, ProviderArgs, SandboxArgs};

@@ -14,7 +14,6 @@ use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::process::UNKNOWN_EXIT;
-use sandbox_engine::background_runtime;
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
@@ -107,7 +106,9 @@ impl Process for ServerProcess {
                     tracing::debug!(%error, id, "the kernel was not interrupted");
                 }
             })),
-            SIGKILL if self.is_deleted() => background_runtime::spawn(Self::delete(server, id)),
+            SIGKILL if self.is_deleted() => {
+                drop(background_runtime::spawn(Self::delete(server, id)));
+            }
             _ => {}
         }
         Ok(())
