@@ -89,7 +89,7 @@ const PARTS: [(&str, &str, RunAs, Amount); 9] = [
         "backend-eval",
         "hostile",
         RunAs::Ordinary,
-        Amount::Groups("escape_files,escape_processes,neighbours,reach"),
+        Amount::Groups("escape_files,escape_processes,noisy_neighbour,reach"),
     ),
     (
         "backend-eval",

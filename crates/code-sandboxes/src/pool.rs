@@ -237,7 +237,7 @@ impl SandboxPool {
     /// the same without waiting.
     ///
     /// # Errors
-    /// Those of [`Sandbox::terminate`].
+    /// Those of [`Sandbox::terminate`](sandbox_core::Sandbox::terminate).
     pub async fn release(&self, sandbox: PooledSandbox) -> Result<()> {
         sandbox.sandbox.terminate().await
     }

@@ -145,7 +145,7 @@ mod tests {
     #[tokio::test]
     async fn a_copy_that_does_not_arrive_leaves_a_dead_slot() {
         let slot = CheckpointSlot::<Copy>::new(alive());
-        drop(slot.copy().take());
+        let _ = slot.copy().take();
         slot.expect(std::future::ready(Err(dead())));
         let arrivals = slot.arrivals();
         arrivals.settled().await;

@@ -113,6 +113,8 @@ fn the_help_of_run_tells_every_flag() {
       -p, --provider <NAME>       Variant of the sandbox: local-eval, local-docker, e2b ..; `sandboxes
                                   providers` lists them; auto is the first one with credentials [alias:
                                   --variant]
+          --fallback <NAME,..>    Where to run instead when the first place cannot: variants in the
+                                  order in which they are tried
       -e, --env <NAME[=VALUE]>    Set an environment variable; without a value, copy it from this host
       -t, --timeout <TIME>        Time limit of the program: seconds, or such as 90s, 5m, 1h30m
                                   [default: 120]

@@ -19,7 +19,7 @@ fn wrong_usage_is_refused_with_status_2() {
         ),
         (&["--lang", "python", "--file", script, "code"], "code and --file exclude each other"),
         (&["--file", "/nonexistent/x.py"], "/nonexistent/x.py cannot be read"),
-        (&["--file", "/etc/hostname"], "language of /etc/hostname is not known"),
+        (&["--file", "/etc/hostname"], "language of /etc/hostname is unknown"),
         (&["--lang", "cobol", "x"], "known languages are python, node"),
         (&["ls -la", "/tmp"], "a line for the shell takes no arguments"),
         (&["ls -la", "--", "/tmp"], "a line for the shell takes no arguments"),
