@@ -1,6 +1,6 @@
 //! The carrier for containers: everything between a box and here goes over one stream of bytes in each direction.
 //!
-//! The other end is an agent, the first process of the box. It arrives over the same connection ([`arguments`] is how an
+//! The other end is an agent, the first process of the box. It arrives over the same connection ([`arguments`](sandbox_python::agent::arguments) is how an
 //! interpreter takes it in), needs no port, no network and no file, and ends with the connection, and all with it.
 
 mod archive;
@@ -103,7 +103,7 @@ impl Drop for AgentConnection {
 }
 
 impl AgentConnection {
-    /// Sends the agent to an interpreter that was started with [`arguments`] of that nonce.
+    /// Sends the agent to an interpreter that was started with [`arguments`](sandbox_python::agent::arguments) of that nonce.
     ///
     /// # Errors
     /// `Unavailable` when what is there is no such interpreter, or one that is too old.

@@ -99,7 +99,7 @@ pub enum ZygoteReply {
     /// Fields: protocol, python_version, executable, prefix, base_prefix, sys_path (list),
     /// threads, imported (list).
     Hello {
-        /// [`crate::PROTOCOL_VERSION`] of its sources.
+        /// [`PROTOCOL_VERSION`](sandbox_engine::PROTOCOL_VERSION) of its sources.
         protocol: u32,
         /// Such as `3.11.7`.
         python_version: String,

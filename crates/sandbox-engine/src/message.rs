@@ -13,10 +13,8 @@ pub use reply::{Encoding, MimeData, Reply, WireDisplayKind, WireFailureKind};
 
 use crate::wire::{Fields, Frame, WireError, Writer, put_frame};
 
-/// The version of this vocabulary, sent in [`Reply::Ready`] and [`ZygoteReply::Hello`]. Host and
+/// The version of this vocabulary, sent in [`Reply::Ready`] and the greeting of a zygote. Host and
 /// worker must agree exactly, because the host brings the worker's sources along.
-///
-/// [`ZygoteReply::Hello`]: crate::ZygoteReply::Hello
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// How code is run.

@@ -102,7 +102,7 @@ pub struct OpenFiles {
 ///
 /// `open_files` is about what runs there, and not about the agent, which has some for each process and so can be allowed
 /// more. Without it they have as many as the agent. What it has itself is the most in any case: see
-/// [`AgentConnection::open_files`](super::AgentConnection::open_files).
+/// `AgentConnection::open_files`.
 #[must_use]
 pub fn arguments(nonce: &str, open_files: Option<OpenFiles>) -> Vec<String> {
     let open_files = open_files.map_or_else(

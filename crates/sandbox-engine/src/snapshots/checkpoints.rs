@@ -294,7 +294,7 @@ impl Snapshots {
     /// directories of a snapshot.
     ///
     /// # Errors
-    /// Those of [`Instance::create_snapshot`](sandbox_core::Instance::create_snapshot).
+    /// Those of [`SnapshotOps::create_snapshot`](sandbox_core::SnapshotOps::create_snapshot).
     pub async fn create(
         &self,
         base: &SandboxBase,
@@ -349,7 +349,7 @@ impl Snapshots {
     /// Takes a sandbox that has not ended back to one.
     ///
     /// # Errors
-    /// Those of [`Instance::restore_snapshot`](sandbox_core::Instance::restore_snapshot).
+    /// Those of [`SnapshotOps::restore_snapshot`](sandbox_core::SnapshotOps::restore_snapshot).
     pub async fn restore(
         &self,
         base: &SandboxBase,
