@@ -1,7 +1,7 @@
-//! The process of each user that detached sandboxes belong to.
+//! The supervisor: one process per user, which owns the detached sandboxes.
 //!
-//! `client` finds it, starts it when there is none, and speaks with it; `server` is the process itself, over backends that
-//! the program brings.
+//! `client` finds the supervisor, starts it when there is none, and talks to it; `server` is the supervisor itself, over the
+//! backends that the program registers.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
