@@ -45,13 +45,16 @@ pub(super) fn complete(variant: Variant, spec: &mut CreateSpec) {
 }
 
 fn complete_with(variant: Variant, spec: &mut CreateSpec, set: Lookup<'_>) {
-    for rule in of(FORWARDED, variant).into_iter().flatten() {
+    for rule in row_for(FORWARDED, variant).into_iter().flatten() {
         rule.apply(spec, set);
     }
 }
 
 /// Returns the row of a variant.
-fn of<T: ?Sized>(table: &'static [(Variant, &'static T)], variant: Variant) -> Option<&'static T> {
+fn row_for<T: ?Sized>(
+    table: &'static [(Variant, &'static T)],
+    variant: Variant,
+) -> Option<&'static T> {
     table.iter().find(|(of, _)| *of == variant).map(|(_, row)| *row)
 }
 
@@ -108,7 +111,7 @@ fn absolute(path: PathBuf) -> PathBuf {
 
 /// Returns the variables on which sandboxes of a variant depend, and which must be the same in the supervisor.
 pub(super) fn same_variables(variant: Variant) -> Variables {
-    let names = of(SAME, variant).into_iter().flatten();
+    let names = row_for(SAME, variant).into_iter().flatten();
     names.map(|name| (*name, variable(name))).collect()
 }
 
