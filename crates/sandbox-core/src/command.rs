@@ -1,7 +1,11 @@
 //! Started commands, their events and their controls.
 
 use std::fmt;
+#[cfg(unix)]
+use std::os::unix::process::ExitStatusExt as _;
 use std::pin::Pin;
+#[cfg(unix)]
+use std::process::ExitStatus;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,7 +13,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{Failure, NetworkDenial, OutputStream, StreamTotals, Usage};
 use crate::request::PtySize;
 
@@ -26,6 +30,45 @@ pub struct Command {
     pub events: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
     /// Its controls.
     pub control: Arc<dyn CommandControl>,
+}
+
+impl Command {
+    /// Makes a command that only has an output and an end: its controls answer `Unsupported`.
+    pub fn without_control(
+        id: impl Into<String>,
+        events: impl Stream<Item = CommandEvent> + Send + 'static,
+    ) -> Self {
+        Self { id: id.into(), pid: None, events: Box::pin(events), control: Arc::new(NoControl) }
+    }
+}
+
+/// The controls of a command that has none.
+#[derive(Debug)]
+struct NoControl;
+
+impl NoControl {
+    fn refuse(operation: &'static str) -> Result<()> {
+        Err(Error::unsupported(operation, "this command takes no input and no signals"))
+    }
+}
+
+#[async_trait]
+impl CommandControl for NoControl {
+    async fn write_stdin(&self, _: Bytes) -> Result<()> {
+        Self::refuse("write_stdin")
+    }
+
+    async fn close_stdin(&self) -> Result<()> {
+        Self::refuse("close_stdin")
+    }
+
+    async fn resize(&self, _: PtySize) -> Result<()> {
+        Self::refuse("resize")
+    }
+
+    async fn signal(&self, _: i32, _: bool) -> Result<()> {
+        Self::refuse("signal")
+    }
 }
 
 impl fmt::Debug for Command {
@@ -90,6 +133,15 @@ pub struct CommandOutcome {
     /// readers of the same file or pipe.
     #[serde(skip)]
     pub stdin_read: Option<u64>,
+}
+
+#[cfg(unix)]
+impl From<ExitStatus> for CommandOutcome {
+    fn from(status: ExitStatus) -> Self {
+        let signal = status.signal();
+        let exit_code = status.code().unwrap_or_else(|| 128 + signal.unwrap_or_default());
+        Self { exit_code, signal, ..Self::default() }
+    }
 }
 
 /// Controls of a running command.

@@ -70,19 +70,7 @@ impl Backend for Fake {
 
 impl Instance for Fake {
     fn info(&self) -> SandboxInfo {
-        SandboxInfo {
-            id: "e2b/fake".into(),
-            variant: Variant::E2B,
-            status: SandboxStatus::Running,
-            created_at: 0.0,
-            end_at: None,
-            name: None,
-            tags: Tags::new(),
-            resources: None,
-            isolation: None,
-            mounts: Vec::new(),
-            metadata: Map::new(),
-        }
+        SandboxInfo::new(&"e2b/fake".parse().expect("it is an id"))
     }
 
     fn status(&self) -> SandboxStatus {

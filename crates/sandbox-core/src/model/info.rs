@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::mount::Mount;
 use super::variant::Variant;
+use crate::id::SandboxId;
 use crate::spec::IsolationMode;
 use crate::time::unix_now;
 
@@ -121,6 +122,23 @@ pub struct SandboxInfo {
 }
 
 impl SandboxInfo {
+    /// Describes a sandbox that runs from now on, and of which nothing else is known yet.
+    pub fn new(id: &SandboxId) -> Self {
+        Self {
+            id: id.to_string(),
+            variant: id.variant(),
+            status: SandboxStatus::Running,
+            created_at: unix_now(),
+            end_at: None,
+            name: None,
+            tags: Tags::new(),
+            resources: None,
+            isolation: None,
+            mounts: Vec::new(),
+            metadata: Map::new(),
+        }
+    }
+
     /// Seconds until it expires.
     pub fn remaining_time(&self) -> Option<f64> {
         self.end_at.map(|end| (end - unix_now()).max(0.0))
