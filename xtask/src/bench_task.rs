@@ -4,15 +4,17 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::command::shown;
-use crate::environment::{
-    DATALAYER_PACKAGES, PYTHON_PACKAGES, jupyter_environment, virtual_environment,
-};
+use crate::environment::{PYTHON_PACKAGES, folder_of, jupyter_environment, virtual_environment};
 use crate::setup::system_python;
 use crate::suites::cargo;
+use crate::test_plan::TestPlan;
 use crate::{docker, image, workspace};
 
 /// Python packages that are compared with.
 const PEERS: [&str; 3] = ["code-sandboxes", "ipykernel", "jupyter_client"];
+
+/// The interpreter with the library before this one, which is compared with too.
+const DATALAYER: &str = "SANDBOX_TEST_DATALAYER_PYTHON";
 
 /// Arguments that are for what is prepared, and not for the table.
 const OWN: [&str; 2] = ["--peers", "--containers"];
@@ -28,10 +30,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     let Some(jupyter_python) = jupyter_environment(&target.join("test-env/jupyter")) else {
         return Err("a Python with Jupyter could not be made".to_owned());
     };
-    let (peers, datalayer) = (target.join("bench-env"), target.join("test-env/datalayer"));
+    let (peers, datalayer) = (target.join("bench-env"), folder_of(DATALAYER));
     if arguments.iter().any(|argument| argument == "--peers") {
         install_peers(&peers)?;
-        let made = virtual_environment(&datalayer, &DATALAYER_PACKAGES);
+        let mut asked = TestPlan::get()?.pythons();
+        let packages = asked.find(|(variable, _)| *variable == DATALAYER);
+        let made = packages.and_then(|(_, packages)| virtual_environment(&datalayer, packages));
         made.ok_or("a Python with code-sandboxes 0.0.11 could not be made")?;
     }
     let cli = ["build", "--release", "--package", "code-sandboxes-cli"];

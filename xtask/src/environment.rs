@@ -1,13 +1,15 @@
 //! What tests find in their environment: an interpreter with packages, and tools of other languages.
 
-use std::ffi::OsString;
+use std::borrow::Borrow;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 
 use crate::command::{exists, quietly, shown};
 use crate::setup::system_python;
+use crate::test_plan::TestPlan;
 use crate::workspace;
 
 /// What the tests about rich results need.
@@ -27,26 +29,6 @@ const JUPYTER_PACKAGES: [&str; 9] = [
     "xeus_python",
 ];
 
-/// What the tests with the provider's client of the older API need: that client, the library before this one, and in
-/// versions of their time what they do not work with newer ones of.
-pub(crate) const DATALAYER_PACKAGES: [&str; 7] = [
-    "code_sandboxes==0.0.11",
-    "datalayer_core==1.1.12",
-    "jupyter_kernel_client==0.9.0",
-    "mcp==1.30.0",
-    "openai==1.109.1",
-    "opentelemetry-api==1.38.0",
-    "pydantic-ai-slim==1.9.1",
-];
-
-/// What the tests with the provider's client of the newer API need.
-const AGENTS_PACKAGES: [&str; 4] = [
-    "agent-runtimes==1.5.85",
-    "code_sandboxes==1.10.0",
-    "datalayer_core==1.2.25",
-    "jupyter_kernel_client==1.0.2",
-];
-
 /// What runs TypeScript where node alone cannot.
 const NODE_PACKAGES: [&str; 2] = ["tsx", "typescript"];
 
@@ -57,61 +39,65 @@ pub(crate) struct Environment {
     pub(crate) python: Option<PathBuf>,
     /// An interpreter that has Jupyter.
     pub(crate) jupyter: Option<PathBuf>,
-    /// An interpreter that has the provider's client of the older API.
-    pub(crate) datalayer: Option<PathBuf>,
-    /// An interpreter that has the provider's client of the newer API.
-    pub(crate) agents: Option<PathBuf>,
+    /// Interpreters that crates ask for in their manifests, such as one with the clients of a provider, by variable.
+    pub(crate) others: Vec<(String, PathBuf)>,
     /// A folder with programs that were installed for the tests.
     pub(crate) programs: Option<PathBuf>,
 }
 
 impl Environment {
     /// Makes or reuses it below cargo's target directory. Says what could not be made.
-    pub(crate) fn prepare() -> (Self, Vec<&'static str>) {
+    pub(crate) fn prepare() -> (Self, Vec<String>) {
         let folder = workspace::target().join("test-env");
         let mut missing = Vec::new();
         let python = virtual_environment(&folder.join("python"), &PYTHON_PACKAGES);
+        let (asked, problem) = match TestPlan::get() {
+            Ok(plan) => (plan.pythons().collect(), None),
+            Err(problem) => (Vec::new(), Some(problem)),
+        };
+        missing.extend(problem);
         // They wait for the network more than they work.
-        let (jupyter, datalayer, agents) = thread::scope(|scope| {
-            let made = |name, packages| {
-                let folder = folder.join(name);
+        let (jupyter, made) = thread::scope(|scope| {
+            let made = asked.iter().map(|(variable, packages)| {
+                let folder = folder_of(variable);
                 scope.spawn(move || virtual_environment(&folder, packages))
-            };
-            let clients =
-                (made("datalayer", &DATALAYER_PACKAGES), made("agents", &AGENTS_PACKAGES));
+            });
+            let made: Vec<_> = made.collect();
             let jupyter = jupyter_environment(&folder.join("jupyter"));
-            let made = |thread: ScopedJoinHandle<'_, Option<PathBuf>>| thread.join().ok().flatten();
-            (jupyter, made(clients.0), made(clients.1))
+            let made = made.into_iter().map(|thread| thread.join().ok().flatten());
+            (jupyter, made.collect::<Vec<_>>())
         });
+        let mut others = Vec::new();
+        for ((variable, packages), python) in asked.into_iter().zip(made) {
+            match python {
+                Some(python) => others.push((variable.to_owned(), python)),
+                None => missing.push(format!("a Python with {}", packages.join(", "))),
+            }
+        }
         if python.is_none() {
-            missing.push("a Python with pandas, matplotlib and pillow");
+            missing.push("a Python with pandas, matplotlib and pillow".into());
         }
         if jupyter.is_none() {
-            missing
-                .push("a Python with ipykernel, jupyter_server, bash_kernel, deno and xeus_python");
-        }
-        if datalayer.is_none() {
-            missing.push("a Python with datalayer-core and code-sandboxes");
-        }
-        if agents.is_none() {
-            missing.push("a Python with agent-runtimes");
+            let kernels = "ipykernel, jupyter_server, bash_kernel, deno and xeus_python";
+            missing.push(format!("a Python with {kernels}"));
         }
         let programs = if node_strips_types() { None } else { node_programs(&folder.join("node")) };
         if programs.is_none() && !node_strips_types() {
-            missing.push("tsx or typescript for node");
+            missing.push("tsx or typescript for node".into());
         }
-        (Self { python, jupyter, datalayer, agents, programs }, missing)
+        (Self { python, jupyter, others, programs }, missing)
     }
 
     /// What is there already, with nothing made.
     pub(crate) fn found() -> Self {
         let folder = workspace::target().join("test-env");
         let there = |path: &str| Some(folder.join(path)).filter(|path| path.exists());
+        let asked = TestPlan::get().into_iter().flat_map(TestPlan::pythons);
+        let others = asked.map(|(name, _)| (name.to_owned(), folder_of(name).join("bin/python")));
         Self {
             python: there("python/bin/python"),
             jupyter: there("jupyter/bin/python"),
-            datalayer: there("datalayer/bin/python"),
-            agents: there("agents/bin/python"),
+            others: others.filter(|(_, python)| python.exists()).collect(),
             programs: there("node/node_modules/.bin"),
         }
     }
@@ -124,12 +110,7 @@ impl Environment {
         if let Some(jupyter) = &self.jupyter {
             command.env("SANDBOX_TEST_JUPYTER_PYTHON", jupyter);
         }
-        if let Some(datalayer) = &self.datalayer {
-            command.env("SANDBOX_TEST_DATALAYER_PYTHON", datalayer);
-        }
-        if let Some(agents) = &self.agents {
-            command.env("SANDBOX_TEST_AGENTS_PYTHON", agents);
-        }
+        command.envs(self.others.iter().map(|(variable, python)| (variable, python)));
         command.env("SANDBOX_TEST_LANGUAGES", self.languages().join(","));
         command.env("PATH", self.path());
     }
@@ -157,8 +138,17 @@ impl Environment {
     }
 }
 
+/// The environment that a variable such as `SANDBOX_TEST_DATALAYER_PYTHON` names.
+pub(crate) fn folder_of(variable: &str) -> PathBuf {
+    let name = variable.trim_start_matches("SANDBOX_TEST_").trim_end_matches("_PYTHON");
+    workspace::target().join("test-env").join(name.to_lowercase())
+}
+
 /// A virtual environment with the packages. It is reused while it was made from the same list.
-pub(crate) fn virtual_environment(folder: &Path, packages: &[&str]) -> Option<PathBuf> {
+pub(crate) fn virtual_environment<S: AsRef<OsStr> + Borrow<str>>(
+    folder: &Path,
+    packages: &[S],
+) -> Option<PathBuf> {
     let (python, stamp) = (folder.join("bin/python"), folder.join("packages.txt"));
     let list = format!("{}\n{}\n", system_python(), packages.join("\n"));
     if fs::read_to_string(&stamp).is_ok_and(|made| made == list) && python.exists() {

@@ -1,10 +1,10 @@
 //! Automation for this workspace: `cargo xtask <task>`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "tasks talk on their terminal")]
 
+mod backend_task;
 mod bench_task;
 mod command;
 mod cpython;
-mod datalayer;
 mod dependency_rules;
 mod descriptor;
 mod dist;
@@ -60,8 +60,8 @@ Tasks:
   test-docker
            the tests that need a container engine; starts one when there is none (as root)
            (--part: as much of them as `test` runs)
-  test-datalayer
-           the whole behaviour suite over cloud runtimes, whose part about runtimes `test` has
+  test-backend NAME
+           every test program of one backend, with every case of the behaviour suite
   ci       what continuous integration runs: `test` (or `test --full`), where nothing may be missing; with an
            engine of its own where it may start one, also the tests that need containers
   help     this text
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
         "vectors" => vectors::run(&rest),
         "image" => docker::image(&rest),
         "test-docker" => docker::test(&rest),
-        "test-datalayer" => datalayer::test(&rest),
+        "test-backend" => backend_task::test(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(true)

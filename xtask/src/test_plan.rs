@@ -2,14 +2,22 @@
 //!
 //! A run without `--full` has every unit and integration test, the behaviour suite whole over `local-eval` and in a
 //! container, and of every other combination the groups that can differ there. Those that a test program chooses itself
-//! are in its `main`; here are the choices that depend on the user.
+//! are in its `main`; the choices that depend on the user, the time that programs take and what they need installed are in
+//! the manifest of each crate, as `[package.metadata.sandbox-tests]`.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::LazyLock;
 
+use serde::Deserialize;
+
+use crate::metadata::Metadata;
 use crate::suites::TestProgram;
 
 /// The user that runs a test program, when two could.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum RunAs {
     /// The user that started the tests.
     ThisOne,
@@ -27,11 +35,11 @@ impl fmt::Display for RunAs {
 }
 
 /// How much of a test program is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Whole,
     /// These groups of the suite alone, with commas between them.
-    Groups(&'static str),
+    Groups(String),
     /// Nothing, for this reason.
     Nothing(&'static str),
 }
@@ -43,13 +51,13 @@ const GROUPS: &str = "SANDBOX_TEST_GROUPS";
 
 impl Amount {
     /// Returns the variables that tell a test program so.
-    pub(crate) fn variables(self, full: bool) -> Vec<(&'static str, String)> {
+    pub(crate) fn variables(&self, full: bool) -> Vec<(&'static str, String)> {
         let mut variables = Vec::new();
         if full {
             variables.push((FULL, "1".to_owned()));
         }
         if let Self::Groups(groups) = self {
-            variables.push((GROUPS, groups.to_owned()));
+            variables.push((GROUPS, groups.clone()));
         }
         variables
     }
@@ -58,105 +66,153 @@ impl Amount {
 const NO_DIFFERENCE: &str = "it makes little difference to them";
 const LEFT_TO_FULL: &str = "left to `cargo xtask test --full`";
 
-/// Test programs that one user runs, by the folder of their package and their own name (none: all of the package). It
-/// makes little difference to them which; what they share with the others runs as both users there.
-const ONCE: [(&str, Option<&str>, RunAs); 12] = [
-    ("xtask", None, RunAs::ThisOne),
-    ("jupyter-protocol", None, RunAs::ThisOne),
-    ("sandbox-core", None, RunAs::ThisOne),
-    ("sandbox-conformance", None, RunAs::ThisOne),
-    ("sandbox-egress", None, RunAs::ThisOne),
-    ("sandbox-rpc", None, RunAs::ThisOne),
-    ("sandbox-kernel", None, RunAs::ThisOne),
-    ("sandbox-cloud", None, RunAs::ThisOne),
-    ("backend-jupyter", None, RunAs::ThisOne),
-    ("backend-datalayer", None, RunAs::ThisOne),
-    ("backend-eval", Some("conformance_off"), RunAs::ThisOne),
-    ("cli", Some("conformance_detached"), RunAs::Ordinary),
-];
+/// Where the manifest of a crate says this.
+const TESTS: &str = "sandbox-tests";
 
-/// Parts of a test program that one user runs unless everything is asked for.
-const PARTS: [(&str, &str, RunAs, Amount); 9] = [
-    (
-        "backend-eval",
-        "conformance",
-        RunAs::Ordinary,
-        Amount::Groups(
-            "cleanup,files_hostile,unsupported,isolation,lifecycle,limits,limits_memory,metrics,mounts,network,pause,ports,snapshots",
-        ),
-    ),
-    (
-        "backend-eval",
-        "hostile",
-        RunAs::Ordinary,
-        Amount::Groups("escape_files,escape_processes,noisy_neighbour,reach"),
-    ),
-    (
-        "backend-eval",
-        "hostile_best_effort",
-        RunAs::Ordinary,
-        Amount::Groups("escape_files,escape_processes,reach"),
-    ),
-    ("backend-eval", "hostile_off", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "hostile_without_landlock", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "faults", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "templates", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "soak", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "soak", RunAs::ThisOne, Amount::Nothing(LEFT_TO_FULL)),
-];
-
-/// Returns how much of a test program that user runs. `both` says that there are two users to choose from.
-pub(crate) fn amount(program: &TestProgram, who: RunAs, both: bool, full: bool) -> Amount {
-    let is_named = |package: &str, target: Option<&str>| {
-        program.package == package && target.is_none_or(|target| target == program.target)
-    };
-    let of_the_other = |(package, target, runs): &(&str, Option<&str>, RunAs)| {
-        *runs != who && is_named(package, *target)
-    };
-    if both && ONCE.iter().any(of_the_other) {
-        return Amount::Nothing(NO_DIFFERENCE);
-    }
-    let part = PARTS
-        .iter()
-        .find(|(package, target, runs, _)| *runs == who && is_named(package, Some(target)))
-        .filter(|(.., part)| !full && (both || matches!(part, Amount::Nothing(_))));
-    part.map_or(Amount::Whole, |(.., amount)| *amount)
+/// The tests of one crate.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct PackageTests {
+    /// The largest share, in percent, that its test programs may have of the time of all test programs.
+    share: Option<u32>,
+    /// The one user that runs its test programs. It makes little difference to them which; what they share with other
+    /// crates runs as both users there.
+    once: Option<RunAs>,
+    /// Its test programs by name, as far as there is something to say.
+    programs: BTreeMap<String, ProgramTests>,
+    /// Variables that name an interpreter, and the packages that it has.
+    python: BTreeMap<String, Vec<String>>,
 }
 
-/// Test programs that take minutes, those that took longest first. They start before all others.
-const LONG: [(&str, &str); 10] = [
-    ("backend-jupyter", "conformance"),
-    ("backend-jupyter", "conformance_server"),
-    ("backend-datalayer", "conformance"),
-    ("backend-datalayer", "it"),
-    ("backend-eval", "conformance"),
-    ("cli", "conformance_detached"),
-    ("sandbox-rpc", "conformance"),
-    ("backend-jupyter", "it"),
-    ("backend-eval", "conformance_off"),
-    ("backend-eval", "hostile"),
-];
+/// One test program.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct ProgramTests {
+    /// About how long it takes. Programs that take long start before the others.
+    seconds: u32,
+    once: Option<RunAs>,
+    /// The groups of the suite that this user runs unless everything is asked for; with none, nothing.
+    this_one: Option<Vec<String>>,
+    ordinary: Option<Vec<String>>,
+}
 
-/// Returns the programs with the longest first, so that both lanes end at about the same time.
-pub(crate) fn in_order(programs: &[TestProgram]) -> Vec<&TestProgram> {
-    let mut programs: Vec<_> = programs.iter().collect();
-    let place = |program: &TestProgram| {
-        LONG.iter()
-            .position(|(package, target)| *package == program.package && *target == program.target)
-    };
-    programs.sort_by_key(|program| place(program).unwrap_or(LONG.len()));
-    programs
+/// What the manifests say of the tests.
+#[derive(Debug, Default)]
+pub(crate) struct TestPlan {
+    /// By the folder of the crate.
+    packages: BTreeMap<String, PackageTests>,
+}
+
+static PLAN: LazyLock<Result<TestPlan, String>> =
+    LazyLock::new(|| TestPlan::read(&Metadata::read()?));
+
+impl TestPlan {
+    /// The plan of this workspace.
+    ///
+    /// # Errors
+    /// Says which manifest is wrong, and how.
+    pub(crate) fn get() -> Result<&'static Self, String> {
+        PLAN.as_ref().map_err(Clone::clone)
+    }
+
+    fn read(metadata: &Metadata) -> Result<Self, String> {
+        let mut packages = BTreeMap::new();
+        for package in &metadata.packages {
+            let Some(value) = package.metadata.get(TESTS) else { continue };
+            let tests = PackageTests::deserialize(value).map_err(|why| {
+                format!("{}/Cargo.toml: [package.metadata.{TESTS}] {why}", package.folder)
+            })?;
+            packages.insert(package.folder.trim_start_matches("crates/").to_owned(), tests);
+        }
+        Ok(Self { packages })
+    }
+
+    fn program(&self, program: &TestProgram) -> Option<&ProgramTests> {
+        self.packages.get(&program.package)?.programs.get(&program.target)
+    }
+
+    /// Returns how much of a test program that user runs. `both` says that there are two users to choose from.
+    pub(crate) fn amount(
+        &self,
+        program: &TestProgram,
+        who: RunAs,
+        both: bool,
+        full: bool,
+    ) -> Amount {
+        let tests = self.program(program);
+        let once = tests.and_then(|tests| tests.once);
+        let once = once.or_else(|| self.packages.get(&program.package)?.once);
+        if both && once.is_some_and(|runs| runs != who) {
+            return Amount::Nothing(NO_DIFFERENCE);
+        }
+        let groups = tests.and_then(|tests| match who {
+            RunAs::ThisOne => tests.this_one.as_ref(),
+            RunAs::Ordinary => tests.ordinary.as_ref(),
+        });
+        match groups {
+            Some(groups) if groups.is_empty() && !full => Amount::Nothing(LEFT_TO_FULL),
+            Some(groups) if both && !full => Amount::Groups(groups.join(",")),
+            _ => Amount::Whole,
+        }
+    }
+
+    /// Returns the programs with the longest first, so that both lanes end at about the same time.
+    pub(crate) fn in_order<'a>(&self, programs: &'a [TestProgram]) -> Vec<&'a TestProgram> {
+        let mut programs: Vec<_> = programs.iter().collect();
+        programs
+            .sort_by_key(|program| Reverse(self.program(program).map_or(0, |tests| tests.seconds)));
+        programs
+    }
+
+    /// Returns the largest share, in percent, that the test programs of a crate may take. `None`: it has none of its own.
+    pub(crate) fn share(&self, package: &str) -> Option<u32> {
+        self.packages.get(package)?.share
+    }
+
+    /// Returns variables that name an interpreter, and the packages that it has.
+    pub(crate) fn pythons(&self) -> impl Iterator<Item = (&str, &[String])> {
+        let pythons = self.packages.values().flat_map(|tests| &tests.python);
+        pythons.map(|(variable, packages)| (&**variable, &**packages))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
 
+    use serde_json::json;
+
     use super::*;
+    use crate::metadata::Package;
 
     fn program(package: &str, target: &str) -> TestProgram {
         let (package, target) = (package.to_owned(), target.to_owned());
         TestProgram { package, target, manifest: PathBuf::new(), executable: PathBuf::new() }
+    }
+
+    fn amount(program: &TestProgram, who: RunAs, both: bool, full: bool) -> Amount {
+        TestPlan::get().unwrap().amount(program, who, both, full)
+    }
+
+    #[test]
+    fn mistakes_in_manifests_are_named() {
+        let package = Package {
+            folder: "crates/sandbox-x".into(),
+            metadata: json!({"sandbox-tests": {"programs": {"it": {"sedonds": 3}}}}),
+            ..Package::default()
+        };
+        let metadata = Metadata { packages: vec![package], ..Metadata::default() };
+        let problem = TestPlan::read(&metadata).unwrap_err();
+        assert!(problem.starts_with("crates/sandbox-x/Cargo.toml: "), "{problem}");
+        assert!(problem.contains("unknown field `sedonds`"), "{problem}");
+    }
+
+    #[test]
+    fn long_programs_start_first() {
+        let programs = ["unit", "faults", "conformance"].map(|name| program("backend-eval", name));
+        let order: Vec<_> = TestPlan::get().unwrap().in_order(&programs);
+        let order: Vec<_> = order.iter().map(|program| &*program.target).collect();
+        assert_eq!(order, ["conformance", "unit", "faults"]);
     }
 
     #[test]

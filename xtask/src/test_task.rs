@@ -8,7 +8,7 @@ use crate::job_queue::Job;
 use crate::setup::{install, is_root};
 use crate::suites::{Built, TestProgram, build, documented, examples, static_checks, test};
 use crate::summary::TestSummary;
-use crate::test_plan::{Amount, RunAs, amount, in_order};
+use crate::test_plan::{Amount, RunAs, TestPlan};
 use crate::unprivileged::OrdinaryUser;
 use crate::{docker, fuzz, job_queue};
 
@@ -122,9 +122,10 @@ fn programs(
     if !is_root() {
         skipped.skip("the run as another user", "this one is an ordinary user already");
     }
-    for program in in_order(&built.tests) {
+    let plan = TestPlan::get()?;
+    for program in plan.in_order(&built.tests) {
         for &who in users {
-            match amount(program, who, is_root(), options.full) {
+            match plan.amount(program, who, is_root(), options.full) {
                 Amount::Nothing(reason) => skipped.skip(&format!("programs as {who}"), reason),
                 amount => jobs.push(Job::new(program.name(), move |tally| {
                     run_as(who, program, amount, tally)
@@ -149,8 +150,8 @@ fn users(options: Options) -> &'static [RunAs] {
 
 /// The environment of the tests, made while they are built.
 struct Preparing {
-    lacking: Vec<&'static str>,
-    environment: JoinHandle<(Environment, Vec<&'static str>)>,
+    lacking: Vec<String>,
+    environment: JoinHandle<(Environment, Vec<String>)>,
 }
 
 impl Preparing {
@@ -159,13 +160,15 @@ impl Preparing {
             let environment = thread::spawn(|| (Environment::found(), Vec::new()));
             return Self { lacking: Vec::new(), environment };
         }
-        Self { lacking: install(), environment: thread::spawn(Environment::prepare) }
+        let lacking = install().into_iter().map(str::to_owned).collect();
+        Self { lacking, environment: thread::spawn(Environment::prepare) }
     }
 
     fn end(self, missing: Missing, tally: &mut TestSummary) -> Environment {
         let made = self.environment.join();
-        let (environment, lacking) =
-            made.unwrap_or_else(|_| (Environment::default(), vec!["everything for the tests"]));
+        let (environment, lacking) = made.unwrap_or_else(|_| {
+            (Environment::default(), vec!["everything for the tests".to_owned()])
+        });
         for what in self.lacking.into_iter().chain(lacking) {
             println!("missing: {what}");
             let missed = format!("{what} is missing");

@@ -4,24 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::test_plan::TestPlan;
+
 /// Rows below that are added up in one.
 const SMALL: Duration = Duration::from_secs(5);
 
-/// The largest share, in percent, that the test programs of a crate may have of the time of all test programs.
+/// The largest share, in percent, that the crates without a share of their own may have together of the time of all test
+/// programs. The others have it in their manifests; see [`TestPlan::share`].
 ///
-/// Shares and not seconds: they are the same on a slow machine. Crates that are not named share [`OTHERS`].
-const BUDGETS: [(&str, u32); 9] = [
-    ("backend-docker", 35),
-    ("backend-eval", 30),
-    ("backend-jupyter", 25),
-    ("cli", 20),
-    ("backend-datalayer", 15),
-    ("sandbox-isolation", 10),
-    ("sandbox-cells", 10),
-    ("jupyter-protocol", 8),
-    ("sandbox-rpc", 8),
-];
-
+/// Shares and not seconds: they are the same on a slow machine.
 const OTHERS: u32 = 10;
 
 /// Shares say nothing about runs that are shorter than that.
@@ -100,9 +91,8 @@ impl Times {
         let mut packages: BTreeMap<&str, Duration> = BTreeMap::new();
         for row in &self.rows {
             if let Some(package) = &row.package {
-                let known = BUDGETS.iter().find(|(name, _)| name == package);
-                *packages.entry(known.map_or("all others", |(name, _)| name)).or_default() +=
-                    row.time;
+                let name = budget(package).map_or("all others", |_| package);
+                *packages.entry(name).or_default() += row.time;
             }
         }
         let all: Duration = packages.values().sum();
@@ -112,15 +102,17 @@ impl Times {
                 package: package.to_owned(),
                 time,
                 percent: percent(time, all),
-                budget: BUDGETS
-                    .iter()
-                    .find(|(name, _)| *name == package)
-                    .map_or(OTHERS, |row| row.1),
+                budget: budget(package).unwrap_or(OTHERS),
             })
             .collect();
         shares.sort_by_key(|share| std::cmp::Reverse(share.time));
         shares
     }
+}
+
+/// Returns the share of a crate that has one of its own.
+fn budget(package: &str) -> Option<u32> {
+    TestPlan::get().ok()?.share(package)
 }
 
 struct Share {

@@ -157,9 +157,8 @@ fn missing(variant: Variant, known: &[Entry]) -> Error {
             ("build", format!("build code-sandboxes with its cargo feature `{feature}`"))
         }
         Some(None) => {
-            let written = known.iter().filter(|entry| entry.feature.is_some());
-            let names: Vec<_> = written.map(|entry| entry.variant.as_str()).collect();
-            ("version", format!("it is not written yet; use {}", names.join(", ")))
+            let hint = "it is not written yet; choose another variant (`sandboxes providers`)";
+            ("version", hint.to_owned())
         }
         None => {
             let hint = "give it to the builder with `backend`, or to `Registry::register`";
@@ -203,7 +202,10 @@ mod tests {
         assert_eq!(error.hint(), Some("build code-sandboxes with its cargo feature `e2b`"));
         let error = missing(Variant::MODAL, &known);
         assert_eq!(error.to_string(), "this version has no modal backend");
-        assert_eq!(error.hint(), Some("it is not written yet; use e2b"));
+        assert_eq!(
+            error.hint(),
+            Some("it is not written yet; choose another variant (`sandboxes providers`)")
+        );
         let error = missing(Variant::register("never-brought").unwrap(), &known);
         assert_eq!(error.to_string(), "this program has no never-brought backend");
     }

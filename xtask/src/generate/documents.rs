@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::outputs::Outputs;
-use crate::descriptor::{Backends, Variant};
+use crate::descriptor::{Backends, Descriptor, Variant};
 use crate::metadata::Metadata;
 
 pub(super) fn write(
@@ -13,6 +13,7 @@ pub(super) fn write(
 ) -> Result<(), String> {
     let defaults = metadata.default_features("code-sandboxes");
     outputs.part("README.md", "variants", &variants(backends, &defaults))?;
+    outputs.part("README.md", "documents", &pages(backends))?;
     outputs.part("ARCHITECTURE.md", "variants", &architecture(backends))?;
     outputs.part("docs/cli.md", "credentials", &credentials(backends))?;
     outputs.part("crates/code-sandboxes/README.md", "features", &features(backends, &defaults))
@@ -37,6 +38,14 @@ fn variants(backends: &Backends, defaults: &[String]) -> String {
             writeln!(table, "| {name} | {} | {} | {state} |", aliases.join(", "), variant.boundary);
     }
     table
+}
+
+fn pages(backends: &Backends) -> String {
+    let page = |one: &Descriptor| {
+        let page = one.page.as_deref()?;
+        Some(format!("- [{page}]({page}): `{}`: {}.\n", one.variant, one.description))
+    };
+    backends.built.iter().filter_map(page).collect()
 }
 
 fn architecture(backends: &Backends) -> String {
@@ -103,7 +112,11 @@ mod tests {
 
     #[test]
     fn tables_have_a_row_for_each_variant() {
-        let backends = Backends::read(&example()).unwrap();
+        let mut backends = Backends::read(&example()).unwrap();
+        assert_eq!(pages(&backends), "");
+        backends.built[0].page = Some("docs/toy.md".to_owned());
+        assert_eq!(pages(&backends), "- [docs/toy.md](docs/toy.md): `local-toy`: Toys.\n");
+        backends.built[0].page = None;
         let defaults = ["toy".to_owned()];
         assert_eq!(
             variants(&backends, &defaults).lines().skip(2).collect::<Vec<_>>(),

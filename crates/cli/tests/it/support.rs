@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use code_sandboxes::{Registry, Variant};
 use serde_json::Value;
 
 /// Variable that names a binary to test instead of the one that was built with the tests.
@@ -69,6 +70,12 @@ pub(crate) fn shell(line: &str, directory: &Path) -> Outcome {
     command.env("CODE_SANDBOXES_SUPERVISOR_IDLE", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Call { command, stdin: None }.output()
+}
+
+/// Returns the variants that have a name and no backend.
+pub(crate) fn planned() -> Vec<Variant> {
+    let known = Registry::new().variants().into_iter();
+    known.filter(|status| !status.available).map(|status| status.variant).collect()
 }
 
 pub(crate) fn sandboxes<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call {

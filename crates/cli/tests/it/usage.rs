@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::support::{binary, run, sandboxes};
+use crate::support::{binary, planned, run, sandboxes};
 
 #[test]
 fn wrong_usage_is_refused_with_status_2() {
@@ -91,13 +91,29 @@ fn nothing_to_run_is_an_error() {
 
 #[test]
 fn variants_that_this_build_lacks_are_failures_of_sandboxes() {
-    insta::assert_snapshot!(run(["-p", "e2b", "ls"]).output().transcript(), @"
-    status 125
-    [stdout]
-    [stderr]
-    sandboxes: error: this version has no e2b backend
-    sandboxes: hint: it is not written yet; use local-eval, local-jupyter, local-docker, datalayer-runtime
-    ");
+    for variant in planned() {
+        let variant = variant.as_str();
+        let transcript = run(["-p", variant, "ls"]).output().transcript();
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(transcript.replace(variant, "NAME"), @"
+            status 125
+            [stdout]
+            [stderr]
+            sandboxes: error: this version has no NAME backend
+            sandboxes: hint: it is not written yet; choose another variant (`sandboxes providers`)
+            ");
+        }
+        for arguments in [
+            ["run", "--json", "-p", variant, "ls"].as_slice(),
+            &["environments", "--json", "-p", variant],
+        ] {
+            let outcome = sandboxes(arguments).output();
+            assert_eq!(
+                (outcome.status, &outcome.json()["error"]["kind"]),
+                (125, &"unsupported".into())
+            );
+        }
+    }
 }
 
 #[test]
@@ -115,13 +131,12 @@ fn unenforceable_limits_are_refused() {
 #[test]
 fn errors_are_json_when_json_is_asked_for() {
     let cases = [
-        (&["run", "--json", "-p", "e2b", "ls"][..], 125, "unsupported"),
+        (&["run", "--json", "--gpu", "T4", "ls"][..], 125, "unsupported"),
         (&["run", "--json", "-t", "0", "ls"], 2, "invalid_argument"),
         (&["run", "--stream-json", "-t", "0", "ls"], 2, "invalid_argument"),
         (&["run", "--json", "--no-such-flag"], 2, "invalid_argument"),
         (&["--json", "no-such-command"], 2, "invalid_argument"),
         (&["run", "--json", "--file", "/nonexistent/x.py"], 2, "invalid_argument"),
-        (&["environments", "--json", "-p", "e2b"], 125, "unsupported"),
         (&["doctor", "--json", "-p", "nowhere"], 2, "invalid_argument"),
     ];
     for (arguments, status, kind) in cases {
