@@ -17,6 +17,7 @@ pub mod cache;
 mod cache_directory;
 pub mod checkpoint_slot;
 pub mod checks;
+pub mod chunk_queue;
 pub mod commands;
 mod denial_report;
 pub mod environment;

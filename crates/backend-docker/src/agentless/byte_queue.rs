@@ -1,11 +1,11 @@
 //! Bytes on their way between the engine's connection and whoever reads or writes them here.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
+use sandbox_engine::chunk_queue::ChunkQueue;
 use sandbox_engine::host::{Readable, Writable};
 use tokio::sync::Notify;
 
@@ -22,8 +22,7 @@ pub(super) struct ByteQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    pieces: VecDeque<Bytes>,
-    waiting: usize,
+    chunks: ChunkQueue,
     /// Nothing more comes.
     ended: bool,
     /// Nobody takes anything any more.
@@ -51,14 +50,13 @@ impl ByteQueue {
         if piece.is_empty() || state.abandoned || state.ended {
             return;
         }
-        state.waiting += piece.len();
-        state.pieces.push_back(piece);
+        state.chunks.push(piece);
         self.tell(state);
     }
 
     /// Bytes that nobody has taken yet.
     pub(super) fn waiting(&self) -> usize {
-        self.state().waiting
+        self.state().chunks.len()
     }
 
     /// No more comes, or is wanted to.
@@ -72,8 +70,7 @@ impl ByteQueue {
     pub(super) fn abandon(&self) {
         let mut state = self.state();
         state.abandoned = true;
-        state.pieces.clear();
-        state.waiting = 0;
+        state.chunks.clear();
         self.tell(state);
     }
 
@@ -83,7 +80,7 @@ impl ByteQueue {
             let changed = self.changed.notified();
             {
                 let state = self.state();
-                if state.waiting < MAX_WAITING || state.abandoned {
+                if state.chunks.len() < MAX_WAITING || state.abandoned {
                     return;
                 }
             }
@@ -97,8 +94,7 @@ impl ByteQueue {
             let changed = self.changed.notified();
             {
                 let mut state = self.state();
-                if let Some(piece) = state.pieces.pop_front() {
-                    state.waiting -= piece.len();
+                if let Some(piece) = state.chunks.pop() {
                     self.tell(state);
                     return Some(piece);
                 }
@@ -118,7 +114,7 @@ pub(super) struct Reader(pub(super) Arc<ByteQueue>);
 impl Readable for Reader {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.state();
-        if state.waiting > 0 || state.ended {
+        if !state.chunks.is_empty() || state.ended {
             return Poll::Ready(Ok(()));
         }
         state.waker = Some(cx.waker().clone());
@@ -127,22 +123,10 @@ impl Readable for Reader {
 
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.0.state();
-        let mut count = 0;
-        while count < buffer.len()
-            && let Some(piece) = state.pieces.front_mut()
-        {
-            let part = piece.len().min(buffer.len() - count);
-            buffer[count..count + part].copy_from_slice(&piece[..part]);
-            piece.advance(part);
-            count += part;
-            if piece.is_empty() {
-                state.pieces.pop_front();
-            }
-        }
+        let count = state.chunks.read(buffer);
         if count == 0 && !state.ended {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        state.waiting -= count;
         self.0.tell(state);
         Ok(count)
     }
@@ -161,7 +145,7 @@ pub(super) struct Writer(pub(super) Arc<ByteQueue>);
 impl Writable for Writer {
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.state();
-        if state.waiting < MAX_WAITING || state.abandoned {
+        if state.chunks.len() < MAX_WAITING || state.abandoned {
             return Poll::Ready(Ok(()));
         }
         state.waker = Some(cx.waker().clone());
@@ -173,7 +157,7 @@ impl Writable for Writer {
         if state.abandoned {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let count = data.len().min(MAX_WAITING.saturating_sub(state.waiting));
+        let count = data.len().min(MAX_WAITING.saturating_sub(state.chunks.len()));
         drop(state);
         if count == 0 && !data.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
