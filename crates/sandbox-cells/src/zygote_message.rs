@@ -179,21 +179,21 @@ impl ZygoteRequest {
     /// # Errors
     /// Whatever does not fit the vocabulary exactly.
     pub fn decode(packet: &[u8]) -> Result<Self, WireError> {
-        let frame = Frame::from_packet(packet)?;
-        let mut fields = Fields::new(frame.body);
-        let message = match frame.kind {
+        Frame::from_packet(packet)?.read(Self::read)
+    }
+
+    fn read(kind: u8, fields: &mut Fields<'_>) -> Result<Self, WireError> {
+        Ok(match kind {
             START => Self::Start(Start {
                 preimports: fields.list("preimports", |name| name.text("name"))?,
                 warm: fields.flag("warm")?,
                 template_imports: fields.list("template_imports", |name| name.text("name"))?,
                 program: fields.list("program", |word| word.text("word"))?,
             }),
-            FORK => Self::Fork(Fork::read(&mut fields)?),
+            FORK => Self::Fork(Fork::read(fields)?),
             REAP => Self::Reap { pid: fields.number("pid")? },
             kind => return Err(WireError::UnknownKind(kind)),
-        };
-        fields.finish()?;
-        Ok(message)
+        })
     }
 }
 
@@ -273,11 +273,7 @@ impl ZygoteReply {
     /// # Errors
     /// Whatever does not fit the vocabulary exactly.
     pub fn decode(packet: &[u8]) -> Result<Self, WireError> {
-        let frame = Frame::from_packet(packet)?;
-        let mut fields = Fields::new(frame.body);
-        let message = Self::read(frame.kind, &mut fields)?;
-        fields.finish()?;
-        Ok(message)
+        Frame::from_packet(packet)?.read(Self::read)
     }
 
     fn kind(&self) -> u8 {

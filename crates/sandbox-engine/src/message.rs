@@ -189,9 +189,12 @@ impl Request {
     /// # Errors
     /// Whatever does not fit the vocabulary exactly.
     pub fn decode(frame: Frame<'_>) -> Result<Self, WireError> {
-        let mut fields = Fields::new(frame.body);
-        let message = match frame.kind {
-            RUN => Self::Run(Run::read(&mut fields)?),
+        frame.read(Self::read)
+    }
+
+    fn read(kind: u8, fields: &mut Fields<'_>) -> Result<Self, WireError> {
+        Ok(match kind {
+            RUN => Self::Run(Run::read(fields)?),
             GET_VARIABLE => Self::GetVariable { id: fields.int("id")?, name: fields.text("name")? },
             SET_VARIABLES => {
                 Self::SetVariables { id: fields.int("id")?, json: fields.text("json")? }
@@ -208,9 +211,7 @@ impl Request {
                 Self::ToolResult { id, call, outcome }
             }
             kind => return Err(WireError::UnknownKind(kind)),
-        };
-        fields.finish()?;
-        Ok(message)
+        })
     }
 }
 

@@ -86,6 +86,20 @@ impl<'a> Frame<'a> {
         let (kind, body) = packet.split_first().ok_or(WireError::Empty)?;
         Ok(Self { kind: *kind, body })
     }
+
+    /// Reads the message in the frame: `read` gets its kind and its fields, and has to read all of them.
+    ///
+    /// # Errors
+    /// Those of `read`; [`WireError::Trailing`] when bytes are left.
+    pub fn read<T>(
+        self,
+        read: impl FnOnce(u8, &mut Fields<'a>) -> Result<T, WireError>,
+    ) -> Result<T, WireError> {
+        let mut fields = Fields::new(self.body);
+        let message = read(self.kind, &mut fields)?;
+        fields.finish()?;
+        Ok(message)
+    }
 }
 
 /// Cuts a byte stream into frames.

@@ -277,10 +277,7 @@ impl Reply {
     /// # Errors
     /// Whatever does not fit the vocabulary exactly.
     pub fn decode(frame: Frame<'_>) -> Result<Self, WireError> {
-        let mut fields = Fields::new(frame.body);
-        let message = Self::read(frame.kind, &mut fields)?;
-        fields.finish()?;
-        Ok(message)
+        frame.read(Self::read)
     }
 
     fn kind(&self) -> u8 {
