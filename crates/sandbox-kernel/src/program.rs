@@ -5,11 +5,13 @@ use sandbox_python::part;
 use serde_json::{Map, Value, json};
 
 /// Parts of the worker that the program uses.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 14] = [
     "codec",
     "streams",
     "library",
     "directory",
+    "run_settings",
+    "system_exit",
     "scripts",
     "tools",
     "builtins_api",
@@ -21,11 +23,10 @@ const PARTS: [&str; 12] = [
 ];
 
 /// Parts of the program only.
-const OWN_PARTS: [(&str, &str); 4] = [
+const OWN_PARTS: [(&str, &str); 3] = [
     ("ipython", include_str!("python/ipython.py")),
     ("stdin_channel", include_str!("python/stdin_channel.py")),
     ("stdin_peer", include_str!("python/stdin_peer.py")),
-    ("system_exit", include_str!("python/system_exit.py")),
 ];
 
 /// The metadata key of the program, in the request that runs it. Differs from the key of runs: a kernel that another

@@ -45,7 +45,7 @@ pub const LOADER: &str = include_str!("worker/loader.py");
 pub const BYTECODE: &str = include_str!("worker/bytecode.py");
 
 /// Sources that a program compiles when it first needs them, by name.
-pub const PARTS: [(&str, &str); 29] = [
+pub const PARTS: [(&str, &str); 31] = [
     ("codec", include_str!("worker/codec.py")),
     ("bytecode", BYTECODE),
     ("worker", include_str!("worker/worker.py")),
@@ -53,6 +53,8 @@ pub const PARTS: [(&str, &str); 29] = [
     ("streams", include_str!("worker/streams.py")),
     ("library", include_str!("worker/library.py")),
     ("directory", include_str!("worker/directory.py")),
+    ("run_settings", include_str!("worker/run_settings.py")),
+    ("system_exit", include_str!("worker/system_exit.py")),
     ("startup", include_str!("worker/startup.py")),
     ("scripts", include_str!("worker/scripts.py")),
     ("cell", include_str!("worker/cell.py")),

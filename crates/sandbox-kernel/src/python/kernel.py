@@ -23,7 +23,6 @@ KEY = SETTINGS["key"]
 OWN_STREAMS = SETTINGS["own_streams"]
 HOME = SETTINGS["home"]
 INVALID = 2
-TEXT_LIMIT = 1 << 20
 ITEM_LIMIT = 16 << 20
 RUN_LIMIT = 64 << 20
 NAG_SECONDS = 0.002
@@ -48,7 +47,6 @@ def load(name):
 codec = load("codec")
 ipython = load("ipython")
 described, is_formatter = ipython["described"], ipython["is_formatter"]
-follow = load("library")["follow"]
 split, as_number = codec["split"], codec["as_number"]
 
 
@@ -255,22 +253,14 @@ class Driver:
         self.arrivals.look()
         if "script" in asked:
             undo.append(self.streams.lend())
-        if "script" in asked or "argv" in asked:
-            undo.append(lambda former=vars(sys).get("argv"): setattr(sys, "argv", former))
-            sys.argv = asked.get("argv") or [asked.get("script") or "-"]
         if "stdin" in asked:
             read, write = os.pipe()
             undo.append(self.streams.give_stdin(read))
             undo.append(self.opened().feed(write))
-        former = load("directory")["enter"](asked.get("cwd"), SETTINGS["cwd"])
-        if asked.get("cwd"):
-            undo.append(lambda: os.chdir(former))
-        names = list(asked.get("env", {}))
-        undo.append(lambda: follow(names))
-        for key, value in asked.get("env", {}).items():
-            undo.append(lambda key=key, value=os.environ.get(key): set_variable(key, value))
-            os.environ[key] = value
-        follow(names)
+        has_arguments = "script" in asked or "argv" in asked
+        argv = asked.get("argv") or [asked.get("script") or "-"] if has_arguments else None
+        env = list(asked.get("env", {}).items())
+        load("run_settings")["apply"](undo, argv, asked.get("cwd"), env, SETTINGS["cwd"])
 
     def limited(self, bundle):
         """Returns the representations within the limits, and notes the others."""
@@ -284,8 +274,8 @@ class Driver:
                     self.streams.note("%s dropped: %s" % (mime, problem))
                     continue
             size = len(data) if isinstance(data, (str, bytes)) else 0
-            if mime == "text/plain" and size > TEXT_LIMIT:
-                data = "%s\n... [cut: %d characters in all]" % (data[:TEXT_LIMIT], size)
+            if mime == "text/plain" and isinstance(data, str):
+                data = codec["cut"](data)
                 size = len(data)
             if size > ITEM_LIMIT:
                 limit = "%d MiB for one item" % (ITEM_LIMIT >> 20)
@@ -450,13 +440,6 @@ def own_streams():
     streams = load("streams")["Streams"]()
     streams.adopt()
     return streams
-
-
-def set_variable(key, value):
-    if value is None:
-        os.environ.pop(key, None)
-    else:
-        os.environ[key] = value
 
 
 def attach():

@@ -8,6 +8,7 @@ import _ast
 
 codec = load("codec")
 Script = load("scripts")["Script"]
+exit_status = load("system_exit")["exit_status"]
 text, number, frame = codec["text"], codec["number"], codec["frame"]
 
 ERROR, EXIT = 20, 21
@@ -348,17 +349,6 @@ def ends_with_semicolon(source, statement):
     lines = source.encode("utf-8", "surrogatepass").splitlines()[statement.end_lineno - 1 :]
     lines[0] = lines[0][statement.end_col_offset :]
     return any(line.split(b"#")[0].rstrip().endswith(b";") for line in lines)
-
-
-def exit_status(error):
-    """What the interpreter makes of a `SystemExit`: status, and a text for standard error."""
-    code = error.code
-    if code is None:
-        return 0, None
-    if isinstance(code, int):
-        code = int(code)
-        return (code if -(1 << 63) <= code < 1 << 63 else -1), None
-    return 1, str(code)
 
 
 def join_threads():

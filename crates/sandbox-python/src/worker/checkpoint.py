@@ -36,11 +36,11 @@ def hold(driver, fields):
     if problem is None:
         threads = double_fork["count_threads"]()
         # Made before: what this process writes to after a fork is copied first, page by page.
-        answer = codec["held"](fields[0], "", shared(driver, channel, threads))
+        answer = codec["acknowledged"](fields[0], "", shared(driver, channel, threads))
         left, problem = double_fork["leave_copy"](threads)
         if left is None and problem is None:
             return wait(driver, channel)
-    driver.send(codec["held"](fields[0], problem) if problem else answer)
+    driver.send(codec["acknowledged"](fields[0], problem) if problem else answer)
     close(channel)
     if left:
         double_fork["forget"](*left)

@@ -3,6 +3,7 @@
 import sys
 
 ACKNOWLEDGED = 28
+TEXT_LIMIT = 1 << 20  # characters of a displayed text
 
 
 def put(data):
@@ -31,9 +32,16 @@ def frame(kind, *fields):
     return put(packet(kind, *fields))
 
 
-def held(request, problem, notes=()):
-    """The answer to a request about this process as a whole: nothing is wrong with it, or why it was not done."""
+def acknowledged(request, problem, notes=()):
+    """Answers a request about this process as a whole: an empty problem says that it was done."""
     return frame(ACKNOWLEDGED, put(request), text(problem), several([text(note) for note in notes]))
+
+
+def cut(value):
+    """Cuts a text that is over the limit, and says so in it."""
+    if len(value) <= TEXT_LIMIT:
+        return value
+    return "%s\n... [cut: %d characters in all]" % (value[:TEXT_LIMIT], len(value))
 
 
 def split(body):

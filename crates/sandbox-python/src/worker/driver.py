@@ -14,7 +14,7 @@ from _signal import signal as set_signal
 from _thread import _count as thread_count
 from _thread import allocate_lock, get_ident
 from os import environ
-from posix import _exit, chdir, getpid, kill, register_at_fork, write
+from posix import _exit, getpid, kill, register_at_fork, write
 from time import sleep
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET, socket
@@ -23,7 +23,7 @@ codec = load("codec")
 cell = load("cell")
 streams = load("streams")
 double_fork = load("double_fork")
-enter_directory, follow = load("directory")["enter"], load("library")["follow"]
+run_settings = load("run_settings")
 ARRIVALS = load("installed")["Arrivals"]
 BUILTINS = __builtins__
 
@@ -51,7 +51,6 @@ LOST = 64
 # A worker that nobody has asked for that long is one that was made ahead.
 MADE_AHEAD = timeval(0.002)
 FOR_EVER = timeval(0)
-TEXT_LIMIT = 1 << 20
 MAIN_THREAD = get_ident()
 
 STREAMS = streams["Streams"]()
@@ -60,18 +59,12 @@ settrace, setprofile = sys.settrace, sys.setprofile
 audit = sys.audit
 getrecursionlimit, setrecursionlimit = sys.getrecursionlimit, sys.setrecursionlimit
 text, number, frame, put = codec["text"], codec["number"], codec["frame"], codec["put"]
-split, as_number, as_text = codec["split"], codec["as_number"], codec["as_text"]
+split, as_number, as_text, cut = codec["split"], codec["as_number"], codec["as_text"], codec["cut"]
 
 # Parts of the frame of a plain result, which most results are.
 PLAIN_START = text("text/plain") + number(0)
 RESULT_FIELD = number(RESULT)
 NO_METADATA = text("{}") + text("")
-
-
-def cut(value):
-    if len(value) <= TEXT_LIMIT:
-        return value
-    return "%s\n... [cut: %d characters in all]" % (value[:TEXT_LIMIT], len(value))
 
 
 def lost():
@@ -457,19 +450,8 @@ class Driver:
             undo.append(self.streams.lend())
         if stdin is not None:
             undo.append(self.streams.give_stdin(stdin))
-        if run.script or run.argv:
-            undo.append(lambda former=vars(sys).get("argv"): setattr(sys, "argv", former))
-            sys.argv = run.argv or [run.filename or "-"]
-        former = enter_directory(run.cwd, self.work_dir)
-        if run.cwd:
-            undo.append(lambda: chdir(former))
-        if run.env:
-            names = [key for key, _ in run.env]
-            undo.append(lambda: follow(names))
-            for key, value in run.env:
-                undo.append(lambda key=key, value=environ.get(key): set_variable(key, value))
-                environ[key] = value
-            follow(names)
+        argv = run.argv or [run.filename or "-"] if run.script or run.argv else None
+        run_settings["apply"](undo, argv, run.cwd, run.env, self.work_dir)
 
     def leave_copy(self, outcome):
         """User code that forked and did not exit ends here, as it would at the end of a program."""
@@ -535,13 +517,6 @@ def refused_by_hook():
 
 def fields_id(fields):
     return codec["put"](fields[0])
-
-
-def set_variable(key, value):
-    if value is None:
-        environ.pop(key, None)
-    else:
-        environ[key] = value
 
 
 DRIVER = Driver()

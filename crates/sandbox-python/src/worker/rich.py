@@ -4,7 +4,7 @@ import sys
 from binascii import b2a_base64
 
 codec = load("codec")
-text, number, frame = codec["text"], codec["number"], codec["frame"]
+text, number, frame, cut = codec["text"], codec["number"], codec["frame"], codec["cut"]
 
 CLEAR_OUTPUT = 19
 RESULT, DISPLAY, UPDATE = 0, 1, 2
@@ -13,7 +13,6 @@ ITEM_LIMIT = 16 << 20
 RUN_LIMIT = 64 << 20
 # All of one bundle must fit one frame.
 BUNDLE_LIMIT = 60 << 20
-TEXT_LIMIT = 1 << 20
 METHODS = (
     ("_repr_html_", "text/html"),
     ("_repr_markdown_", "text/markdown"),
@@ -358,12 +357,6 @@ def cleaned(value):
     if isinstance(value, (list, tuple)):
         return [cleaned(item) for item in value]
     return cleaned(as_json(value))
-
-
-def cut(value):
-    if len(value) <= TEXT_LIMIT:
-        return value
-    return "%s\n... [cut: %d characters in all]" % (value[:TEXT_LIMIT], len(value))
 
 
 def safe_str(error):

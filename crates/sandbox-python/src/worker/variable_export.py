@@ -74,7 +74,7 @@ def store(driver, fields):
         load("checkpoint")["let_go"](driver)
         write_and_end(driver, channel)
     close(channel)
-    driver.send(codec["held"](fields[0], problem or ""))
+    driver.send(codec["acknowledged"](fields[0], problem or ""))
     if left:
         double_fork["forget"](*left)
 
@@ -193,7 +193,7 @@ def restore(driver, fields):
     driver.settle_interrupts()
     close(channel)
     problem = "" if error is None else "%s: %s" % (type(error).__name__, error)
-    driver.send(codec["held"](fields[0], problem[: 4 * MAX_NOTE_LENGTH]))
+    driver.send(codec["acknowledged"](fields[0], problem[: 4 * MAX_NOTE_LENGTH]))
 
 
 def take(channel, unpickler, main):
