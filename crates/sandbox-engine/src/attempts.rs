@@ -1,50 +1,50 @@
-//! Attempts to reach a network that is closed, as the kernel counts them.
+//! Counts attempts to reach a network that is closed, from the kernel's own counters.
 
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, OnceLock};
 
-/// Counters of datagrams and connections that found no way out, or nobody who answers questions about names.
+/// Counters of datagrams and connections that found no route, or no name server.
 const COUNTERS: [(&str, &str); 2] = [("Ip:", "OutNoRoutes"), ("Udp:", "NoPorts")];
 const COUNTERS_6: [&str; 2] = ["Ip6OutNoRoutes", "Udp6NoPorts"];
 
-/// The network of a sandbox that leads nowhere, and what was attempted in it.
+/// Counts what was attempted in a network of a sandbox that leads nowhere.
 #[derive(Clone, Debug, Default)]
 pub struct Attempts {
-    /// A process of this host that is in that network. 0: none is known.
+    /// A process of this host that is in that network. 0: no process is known.
     process: Arc<OnceLock<u32>>,
 }
 
 impl Attempts {
-    /// Those in the network of a process, unless this process is in it too.
+    /// Counts in the network of a process, unless this process is in the same network.
     pub fn of_process(process: u32) -> Self {
         let found = if is_elsewhere(process) { process } else { 0 };
         Self { process: Arc::new(found.into()) }
     }
 
-    /// The same for a process that is still looked for. Until it is found nothing is known.
+    /// Counts in the network of a process that is still looked for. Until the process is found, nothing is counted.
     pub fn of_process_found_by(find: impl Future<Output = Option<u32>> + Send + 'static) -> Self {
         let attempts = Self::default();
         let process = Arc::downgrade(&attempts.process);
         tokio::spawn(async move {
             let found = find.await.filter(|found| is_elsewhere(*found));
             if let (Some(process), Some(found)) = (process.upgrade(), found) {
-                // It is set here alone.
+                // No other place sets the process.
                 let _ = process.set(found);
             }
         });
         attempts
     }
 
-    /// Counts those so far, without those over IPv6. `None`: nobody counts them.
+    /// Returns the number of attempts so far, without those over IPv6. `None`: they cannot be counted.
     ///
-    /// Reading it takes some 50 microseconds.
+    /// Reading the counters takes some 50 microseconds.
     pub(crate) fn count(&self) -> Option<u64> {
         Some(in_columns(&self.read("snmp")?))
     }
 
-    /// Tells that there were some over IPv6 so far, which a kernel may not have.
+    /// Returns true when there were attempts over IPv6 so far. A kernel may have no IPv6.
     pub(crate) fn has_ipv6(&self) -> bool {
         self.read("snmp6").is_some_and(|table| in_rows(&table) > 0)
     }
@@ -55,7 +55,7 @@ impl Attempts {
     }
 }
 
-/// Tells that a process is in another network than this one.
+/// Returns true when a process is in another network than this one.
 fn is_elsewhere(process: u32) -> bool {
     let network = |process: &str| {
         let found = fs::metadata(format!("/proc/{process}/ns/net"));

@@ -1,8 +1,8 @@
-//! The one runtime of the library: for what all sandboxes of a process share, and for work that a caller's runtime cannot be
-//! relied on for, such as deletions and timers.
+//! The background runtime of the library: for what all sandboxes of a process share, and for work that a caller's runtime
+//! cannot be relied on for, such as deletions and timers.
 //!
-//! The maker of cells and the warm interpreters outlive the runtime that happened to ask for them first, such as that of
-//! a single test. So they have a runtime of their own: one thread, asleep when nothing is created.
+//! Cell launchers and warm interpreters outlive the runtime that first asked for them, such as that of a single test. So
+//! they have a runtime of their own: one thread, asleep while nothing is created.
 
 use std::future::Future;
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -34,16 +34,16 @@ fn handle() -> Result<Handle> {
     Ok(runtime.insert(started).handle().clone())
 }
 
-/// Calls a function in the shared runtime, for what belongs to the runtime in which it is made. Where there is no thread
-/// for that one, in the caller's.
+/// Calls a function in the background runtime, for objects that belong to the runtime in which they are made. Without a
+/// thread for it, calls the function in the caller's runtime.
 pub(crate) fn inside<T>(make: impl FnOnce() -> T) -> T {
     let handle = handle();
     let _inside = handle.as_ref().ok().map(Handle::enter);
     make()
 }
 
-/// Runs a task on the shared runtime, whether or not anything polls the one that this is called on. Where there is no
-/// thread for it, the task runs on the caller's runtime; where there is none either, `None`, and the task is dropped.
+/// Runs a task on the background runtime, whether or not the caller's runtime is polled. Without a thread for it, the
+/// task runs on the caller's runtime; outside of any runtime, returns `None` and drops the task.
 pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
     match handle().or_else(|_| Handle::try_current()) {
         Ok(handle) => Some(handle.spawn(task).abort_handle()),
@@ -54,7 +54,7 @@ pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHan
     }
 }
 
-/// Runs a future on the shared runtime, also when nobody waits for it any more.
+/// Runs a future on the background runtime. The future continues when the caller is cancelled.
 ///
 /// # Errors
 /// `ResourceExhausted` when there is no thread for it, `Unexpected` when the future panicked.
@@ -67,10 +67,10 @@ where
     })
 }
 
-/// Runs a task on the shared runtime and blocks this thread until it has ended or `limit` has passed. After that the task
-/// continues.
+/// Runs a task on the background runtime and blocks this thread until the task has ended or `limit` has passed. After
+/// that the task continues.
 ///
-/// This is for destructors: the caller's runtime may be about to end, and a task on it would never run.
+/// This is for destructors: the caller's runtime may be about to end, and a task on that runtime would never run.
 pub fn spawn_and_wait(limit: Duration, task: impl Future<Output = ()> + Send + 'static) {
     let (sender, receiver) = mpsc::channel::<()>();
     spawn(async move {

@@ -1,4 +1,4 @@
-//! A sandbox without its interpreters: a box, its files, its commands, and the end of its life.
+//! A sandbox without its interpreters: its host, its files, its commands, and the end of its life.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,89 +27,89 @@ use crate::network::Network;
 use crate::packages::Packages;
 use crate::pause::PauseState;
 
-/// How long a sandbox lives when nothing is said.
+/// Lifetime of a sandbox whose creator asked for none.
 pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// How long `terminate` waits for what it killed. Longer takes only what hangs in the kernel, which
+/// How long `terminate` waits for the processes that it killed. Only a process that hangs in the kernel takes longer, and
 /// runs no code of the sandbox any more.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Which sandboxes can be reached, paused and measured.
+/// Names the sandboxes that can be reached, paused and measured.
 const IN_A_BOUNDARY: &str = "sandboxes of this host have it, in cells and in containers with Python: `-p local-eval`, \
     `-p local-jupyter` or `-p local-docker`";
 
-/// What works with the files, once that is there.
+/// Gives the file system of a sandbox, once the file system is there.
 pub type Files = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn FileSystem>>> + Send + Sync>;
 
-/// A future that does not keep the box alive.
+/// Makes a future that ends when the sandbox has ended. The future does not keep the host alive.
 pub type ClosedSignal = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// One sandbox, apart from its interpreters.
+/// One sandbox without its interpreters.
 pub struct SandboxBase {
-    /// Its id.
+    /// The id of the sandbox.
     pub id: SandboxId,
-    /// What it can do.
+    /// The capabilities of the sandbox.
     pub capabilities: Capabilities,
-    /// The box.
+    /// The host of its processes.
     pub host: Arc<dyn ProcessHost>,
-    /// Why it has ended, once it has.
+    /// The reason of its end, once it has ended.
     pub end_reason: Arc<EndReason>,
-    /// When it ends by itself.
+    /// Ends the sandbox by itself.
     pub expiry: Expiry,
-    /// What listings show of it.
+    /// The metadata that listings show.
     pub metadata: Mutex<SandboxMetadata>,
-    /// The whole environment of whatever runs in it.
+    /// The whole environment of every process in the sandbox.
     pub env: BTreeMap<String, String>,
-    /// Its working directory.
+    /// The working directory.
     pub cwd: String,
-    /// The working directory of sandboxes of its kind, which a snapshot has.
+    /// The working directory of sandboxes of this backend, which is the one in a snapshot.
     pub(crate) work_dir: String,
-    /// What each run and each command may put out.
+    /// The output limit of each run and each command.
     pub output_limit: Option<ByteSize>,
-    /// What may leave it.
+    /// The network, with what may leave the sandbox.
     pub network: Network,
-    /// Its commands.
+    /// The commands.
     pub commands: Commands,
     /// Python packages, where they can be installed.
     pub packages: Option<Packages>,
-    /// What to do about something that it lacks, and without which it has no more than it has.
+    /// The hint of `Unsupported` errors.
     pub unsupported_hint: Option<&'static str>,
-    /// Directories of this host in which its interpreter looks for modules, and which code does not see.
+    /// Directories of this host in which the interpreter looks for modules, and which code does not see.
     pub hidden_paths: Vec<PathBuf>,
     pub(crate) pause: PauseState,
     pub(crate) files: Option<Files>,
     pub(crate) closed: ClosedSignal,
 }
 
-/// What a sandbox shall be, before it has a box.
+/// Describes a sandbox that is about to be made.
 #[derive(Debug)]
 pub struct SandboxBaseSpec<'a> {
-    /// Whose it is.
+    /// The variant of its backend.
     pub variant: Variant,
-    /// What it can do.
+    /// The capabilities of the sandbox.
     pub capabilities: Capabilities,
-    /// What was asked for.
+    /// The request to create the sandbox.
     pub create: &'a CreateSpec,
-    /// What keeps the code in.
+    /// The isolation of the code.
     pub isolation: IsolationInfo,
-    /// The whole environment of whatever runs in it.
+    /// The whole environment of every process in the sandbox.
     pub env: BTreeMap<String, String>,
-    /// Its working directory.
+    /// The working directory.
     pub cwd: String,
 }
 
-/// What listings show of a sandbox.
+/// The metadata that listings show of a sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxMetadata {
-    /// Its name.
+    /// The name.
     pub name: Option<String>,
-    /// Its tags.
+    /// The tags.
     pub tags: Tags,
-    /// Unix seconds.
+    /// The time of creation, in Unix seconds.
     pub created_at: f64,
-    /// What keeps the code in.
+    /// The isolation of the code.
     pub isolation: IsolationInfo,
-    /// What it is given of the host.
+    /// What the sandbox is given of this host.
     pub mounts: Vec<Mount>,
     /// Facts of its backend.
     pub facts: Map<String, Value>,
@@ -125,7 +125,7 @@ impl fmt::Debug for SandboxBase {
 }
 
 impl SandboxBase {
-    /// A sandbox that is somewhere else. `files` work with what is there.
+    /// Makes a sandbox on another host. `files` are its files.
     pub fn remote(
         host: Arc<dyn ProcessHost>,
         files: Option<Arc<dyn FileSystem>>,
@@ -134,7 +134,7 @@ impl SandboxBase {
         Self::remote_with_end(Arc::default(), host, files, spec)
     }
 
-    /// The same, of a sandbox whose end is report_denials by `ended`.
+    /// Makes a sandbox on another host, whose end is reported by `ended`.
     pub fn remote_with_end(
         ended: Arc<EndReason>,
         host: Arc<dyn ProcessHost>,
@@ -155,14 +155,14 @@ impl SandboxBase {
         Self::new(ended, host, files, closing, network, spec)
     }
 
-    /// Its snapshots are of that directory, wherever it works.
+    /// Has snapshots save that directory, whatever the working directory is.
     #[must_use]
     pub fn with_work_dir(mut self, directory: &str) -> Self {
         directory.clone_into(&mut self.work_dir);
         self
     }
 
-    /// What works with the files is there only when it is needed.
+    /// Sets where the files come from when the first file verb is called.
     #[must_use]
     pub fn with_files_of<F>(mut self, files: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -172,7 +172,7 @@ impl SandboxBase {
         self
     }
 
-    /// A sandbox in a box of this host.
+    /// Makes a sandbox on a host of this computer.
     pub fn new(
         ended: Arc<EndReason>,
         host: Arc<dyn ProcessHost>,
@@ -216,16 +216,16 @@ impl SandboxBase {
         }
     }
 
-    /// Whether it has not ended, and is not paused.
+    /// Checks that the sandbox has not ended and is not paused.
     ///
     /// # Errors
-    /// `Terminated`, `Unavailable` while it is paused.
+    /// `Terminated`; `Unavailable` while the sandbox is paused.
     pub fn ensure_running(&self, operation: &'static str) -> Result<()> {
         self.ensure_not_ended(operation)?;
         self.pause.check(operation)
     }
 
-    /// Whether it has not ended. It may be paused.
+    /// Checks that the sandbox has not ended. A paused one passes.
     ///
     /// # Errors
     /// `Terminated`.
@@ -233,12 +233,12 @@ impl SandboxBase {
         ended(operation, &self.id, &self.end_reason).map_or(Ok(()), Err)
     }
 
-    /// Whether it has not ended, for who needs no reason.
+    /// Returns true until the sandbox ends.
     pub fn is_running(&self) -> bool {
         self.end_reason.get().is_none()
     }
 
-    /// The answer of a verb that this sandbox does not have.
+    /// Makes the error of a verb that this sandbox does not have.
     pub fn unsupported(&self, operation: &'static str) -> Error {
         let variant = self.id.variant();
         let error =
@@ -251,10 +251,10 @@ impl SandboxBase {
         }
     }
 
-    /// Refuses a run that a Jupyter kernel cannot do without a program of ours in it, where there is none.
+    /// Refuses a run that needs our program in the Jupyter kernel, where the kernel has none.
     ///
     /// # Errors
-    /// `Unsupported`, saying what it was.
+    /// `Unsupported`, with what the run needs.
     pub fn check_run_of_kernel(&self, request: &RunCode) -> Result<()> {
         let capabilities = &self.capabilities;
         let is_script = matches!(request.mode, CodeMode::Script { .. });
@@ -278,7 +278,7 @@ impl SandboxBase {
         self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known about it now.
+    /// Describes the sandbox as it is now.
     pub fn info(&self) -> SandboxInfo {
         let metadata = self.metadata();
         SandboxInfo {
@@ -296,7 +296,7 @@ impl SandboxBase {
         }
     }
 
-    /// Where it is in its life.
+    /// Returns the current status.
     pub fn status(&self) -> SandboxStatus {
         match self.end_reason.get() {
             None if self.pause.is_paused() => SandboxStatus::Paused,
@@ -315,7 +315,7 @@ impl SandboxBase {
         self.metadata().tags = tags;
     }
 
-    /// Its life begins now, also when it was made ahead.
+    /// Starts the lifetime of the sandbox, which may have been made ahead.
     pub fn begin(&self, spec: &CreateSpec) {
         self.expiry.set_lifetime(spec.lifetime.unwrap_or(DEFAULT_LIFETIME));
         drop(self.expiry.in_use());
@@ -325,7 +325,7 @@ impl SandboxBase {
         metadata.created_at = unix_now();
     }
 
-    /// Makes a directory that a caller has named.
+    /// Makes a directory that a caller has named, with all missing ones above it.
     ///
     /// # Errors
     /// `InvalidArgument` with the field.
@@ -344,7 +344,7 @@ impl SandboxBase {
         Err(Error::invalid(field, format!("cannot be made in the sandbox, got {path:?}")))
     }
 
-    /// Starts a command, whose end tells what the network refused it.
+    /// Starts a command. Its end reports what the network refused meanwhile.
     ///
     /// # Errors
     /// `Terminated` when the sandbox has ended, and as [`Commands::start`].
@@ -358,12 +358,12 @@ impl SandboxBase {
         started.map_err(|error| self.ensure_running("start_command").err().unwrap_or(error))
     }
 
-    /// What something may put out of which `asked` was said: the least of what is known.
+    /// Returns the output limit that holds when `asked` was asked for: the smaller one of both.
     pub fn output_limit(&self, asked: Option<ByteSize>) -> Option<ByteSize> {
         self.output_limit.into_iter().chain(asked).min()
     }
 
-    /// A command that was started before, whose end tells what the network refused from now on.
+    /// Connects to a command that was started before. Its end reports what the network refuses from now on.
     ///
     /// # Errors
     /// `Terminated` when the sandbox has ended, and as [`Commands::connect`].
@@ -373,14 +373,14 @@ impl SandboxBase {
         Ok(report_denials(command, self.network.denial_reporter()))
     }
 
-    /// Ends it, and what leaves it.
+    /// Ends the sandbox and closes its network.
     pub fn end(&self, kind: FailureKind) {
         self.end_reason.set(kind);
         self.host.kill();
         self.network.close();
     }
 
-    /// Ends it and waits until nothing runs any more.
+    /// Ends the sandbox and waits until nothing runs in it any more.
     pub async fn terminate(&self) {
         self.end_reason.set(FailureKind::Terminated);
         let _ = tokio::time::timeout(END_TIMEOUT, self.host.end()).await;
@@ -394,7 +394,7 @@ impl Drop for SandboxBase {
     }
 }
 
-/// The error of everything that is asked of a sandbox that has ended, if it has.
+/// Makes the error of every verb of a sandbox that has ended. `None`: it has not ended.
 pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: &EndReason) -> Option<Error> {
     let message = match reason.get()? {
         FailureKind::Expired => "the sandbox has expired".to_owned(),
@@ -404,14 +404,14 @@ pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: &EndReason)
     Some(error.with_context("sandbox_id", id.to_string()))
 }
 
-/// A stream that keeps its sandbox from being idle.
+/// A stream that counts as activity of its sandbox.
 pub struct KeepAliveStream<S> {
     inner: S,
     _in_use: ActivityGuard,
 }
 
 impl<S> KeepAliveStream<S> {
-    /// The stream and what says that it is used.
+    /// Wraps a stream with the guard of its activity.
     pub fn new(inner: S, in_use: ActivityGuard) -> Self {
         Self { inner, _in_use: in_use }
     }

@@ -14,10 +14,10 @@ use sandbox_core::random_hex;
 
 use crate::cache_directory;
 
-/// Files kept; more are of interpreters and versions that are gone.
+/// Maximum number of files. When there are more, some are of interpreters and versions that are gone.
 const MAX_FILES: usize = 32;
 
-/// A file of ours. What somebody else wrote, or could have written, is not read: it decides what is run.
+/// Reads a file of ours. A file that another user wrote, or could have written, is not read: it decides what is run.
 pub fn read(name: &str) -> Option<Vec<u8>> {
     Cache::open(&cache_directory()?).ok()?.read(name).ok()
 }
@@ -35,7 +35,7 @@ fn try_write(directory: &Path, name: &str, contents: &[u8]) -> io::Result<()> {
     Cache::open(directory)?.write(name, contents)
 }
 
-/// The directory, open. Nothing in it is looked up by a path, which somebody may change above it meanwhile.
+/// The open directory. Nothing in it is looked up by a path, which another process may change above it meanwhile.
 struct Cache(File);
 
 impl Cache {
@@ -87,7 +87,7 @@ impl Cache {
     }
 }
 
-/// Whether nobody else can change it.
+/// Checks that no other user can change the file or directory.
 fn check_ours(status: &Stat) -> io::Result<()> {
     let open_to_others = status.st_mode & 0o022 != 0;
     if status.st_uid != geteuid().as_raw() || open_to_others {
@@ -113,7 +113,7 @@ mod tests {
         let read = |name| Cache::open(&directory).and_then(|cache| cache.read(name));
         assert_eq!(read("a").unwrap(), b"second");
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left beside it");
-        // Through links, and where others may write.
+        // Through links, and where other users may write.
         symlink(directory.join("a"), directory.join("link")).unwrap();
         read("link").unwrap_err();
         fs::set_permissions(directory.join("a"), Permissions::from_mode(0o620)).unwrap();

@@ -1,9 +1,10 @@
-//! Where this library keeps what it would otherwise find out again.
+//! The directory of what this library would otherwise have to find out again.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// `code-sandboxes` in the user's cache directory, where programs of this library are kept that run outside of sandboxes.
+/// Returns `code-sandboxes` in the user's cache directory. Programs of this library that run outside of sandboxes are
+/// kept there.
 pub fn cache_directory() -> Option<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME")
         .filter(|path| Path::new(path).is_absolute())

@@ -1,10 +1,10 @@
-//! What this host has for sandboxes, as checks of a backend's health, and whether it has what a create asks for.
+//! Checks of this host: for the health of a backend, and for the request of a create.
 
 use sandbox_core::{
     ByteSize, Check, CreateSpec, Error, Health, IsolationMode, NetworkMode, Result, Variant,
 };
 
-/// What to do instead of something that a sandbox in a cell cannot be asked for. `enforced` is what its backend has.
+/// Adds the hint to the error of a create that a cell cannot fulfil. `enforced` is the hint of the backend itself.
 pub fn with_unsupported_hint(
     error: Error,
     spec: &CreateSpec,
@@ -37,7 +37,7 @@ pub fn with_unsupported_hint(
     error.with_context("variant", variant.as_str()).with_hint(hint)
 }
 
-/// A check of something that is there, with what it is, or is not, with the reason.
+/// Makes a check: with the detail that was found, or with the reason why it failed.
 pub fn check_of(name: &str, found: Result<String>) -> Check {
     let name = name.to_owned();
     match found {
@@ -49,7 +49,7 @@ pub fn check_of(name: &str, found: Result<String>) -> Check {
     }
 }
 
-/// Usable when every check holds, and then what it is.
+/// Makes the health of a backend from its checks. It is usable when every check holds; `what` then describes it.
 pub fn health_of(checks: Vec<Check>, what: &str) -> Health {
     let broken = checks.iter().find(|check| !check.ok).cloned();
     let detail = broken
@@ -59,7 +59,7 @@ pub fn health_of(checks: Vec<Check>, what: &str) -> Health {
     Health { usable, detail, fix, checks }
 }
 
-/// What only this host can say: whether it has what is asked for.
+/// Checks the request of a create against the size of this host.
 ///
 /// # Errors
 /// `InvalidArgument` with `memory` or `disk`.

@@ -1,6 +1,7 @@
-//! What is reported of the network to who runs something: what was refused, and that there is none.
+//! Reports refused connections to the caller of a run or a command, and that there is no network.
 //!
-//! A program that meets a closed network may try again for minutes before it says so. So it is reported while it runs, once.
+//! A program without network may try again for minutes before it reports a failure. So the caller gets one hint while the
+//! program runs.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,17 +16,17 @@ use tokio::time::Sleep;
 use crate::attempts::Attempts;
 use crate::network::EgressFilter;
 
-/// Time after which a run is looked after for the first time, and between looks from then on.
+/// Delay of the first check of a run, and interval of the checks after it.
 const FIRST_POLL_DELAY: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Bytes of each output stream that are looked through.
+/// Maximum number of bytes of each output stream that are scanned.
 const MAX_SCANNED_BYTES: usize = 64 << 10;
 
-/// The most bytes of a phrase, which may come in two pieces.
+/// Maximum length of a phrase, which may come in two chunks.
 const MAX_PHRASE_LENGTH: usize = 48;
 
-/// Phrases of programs that meet a network which is closed.
+/// Phrases of programs that found no network.
 const PHRASES: [&str; 15] = [
     "Network is unreachable",
     "network is unreachable",
@@ -44,11 +45,11 @@ const PHRASES: [&str; 15] = [
     "ENETUNREACH",
 ];
 
-/// Watches the network of a sandbox while something runs in it.
+/// Watches the network of a sandbox while code or a command runs in it.
 pub(crate) struct DenialReporter {
     gate: Option<(Arc<dyn EgressFilter>, u64)>,
     closed: Option<ClosedNetwork>,
-    /// The next look. `None`: there is nothing to look for, or it was reported.
+    /// The next check. `None`: there is nothing to check, or the hint was given.
     next: Option<Pin<Box<Sleep>>>,
     reported: Option<String>,
 }
@@ -63,13 +64,13 @@ impl fmt::Debug for DenialReporter {
 #[derive(Debug)]
 pub(crate) struct ClosedNetwork {
     attempts: Attempts,
-    /// Number of attempts before. `None`: not known.
+    /// Number of attempts before that moment. `None`: not known yet.
     before: Option<u64>,
     hint: String,
     scanned: [ScannedOutput; 2],
 }
 
-/// The part of one output stream that was looked through.
+/// One output stream, as far as it was scanned.
 #[derive(Debug, Default)]
 struct ScannedOutput {
     looked_through: usize,
@@ -98,29 +99,29 @@ impl ClosedNetwork {
         Self { attempts, before, hint, scanned: Default::default() }
     }
 
-    /// The same for code, most of which is over before the kernel has been asked: what it fails with says itself that it
-    /// is about the network, so that only what its programs say counts, and attempts after the first look.
+    /// Watches code. Most code is over before the kernel could be asked, and an exception names the network by itself. So
+    /// only output of its programs counts, and attempts after the first check.
     pub(crate) fn of_code(attempts: Attempts, hint: String) -> Self {
         Self { attempts, before: None, hint, scanned: Default::default() }
     }
 
-    fn is_said(&self) -> bool {
+    fn is_in_output(&self) -> bool {
         self.scanned.iter().any(|scanned| scanned.found)
     }
 
-    /// Tells that something tried to leave. Where nobody counts, programs are taken at their word.
-    fn is_met(&self) -> bool {
-        let Some(count) = self.attempts.count() else { return self.is_said() };
+    /// Returns true when something tried to leave. Where attempts cannot be counted, the output of programs decides.
+    fn was_attempted(&self) -> bool {
+        let Some(count) = self.attempts.count() else { return self.is_in_output() };
         match self.before {
             Some(before) if count > before => true,
-            Some(_) => self.is_said() && self.attempts.has_ipv6(),
-            None => self.is_said() && (count > 0 || self.attempts.has_ipv6()),
+            Some(_) => self.is_in_output() && self.attempts.has_ipv6(),
+            None => self.is_in_output() && (count > 0 || self.attempts.has_ipv6()),
         }
     }
 
-    /// The same while it runs, from the first look on.
-    fn is_met_meanwhile(&mut self) -> bool {
-        if self.is_met() {
+    /// Returns true when something tried to leave since the first check.
+    fn was_attempted_meanwhile(&mut self) -> bool {
+        if self.was_attempted() {
             return true;
         }
         self.before = self.before.or_else(|| self.attempts.count());
@@ -139,7 +140,7 @@ impl DenialReporter {
         Self { gate, closed, next, reported: None }
     }
 
-    fn has_nothing_to_tell(&self) -> bool {
+    fn has_nothing_to_report(&self) -> bool {
         self.gate.is_none() && self.closed.is_none()
     }
 
@@ -153,15 +154,15 @@ impl DenialReporter {
         self.gate.as_ref().map(|(gate, cursor)| gate.denied_since(*cursor)).unwrap_or_default()
     }
 
-    /// Looks when it is time, and gives what there is to tell, once.
+    /// Checks when the time has come, and returns a hint once.
     fn poll_hint(&mut self, cx: &mut Context<'_>) -> Option<String> {
         loop {
             if self.next.as_mut()?.as_mut().poll(cx).is_pending() {
                 return None;
             }
             let closed = self.closed.as_mut();
-            let hint =
-                closed.and_then(|closed| closed.is_met_meanwhile().then(|| closed.hint.clone()));
+            let hint = closed
+                .and_then(|closed| closed.was_attempted_meanwhile().then(|| closed.hint.clone()));
             if let Some(hint) = hint.or_else(|| NetworkDenial::hint(&self.denied())) {
                 self.next = None;
                 self.reported = Some(hint.clone());
@@ -171,25 +172,28 @@ impl DenialReporter {
         }
     }
 
-    /// What the end tells, beside what was refused. What succeeded is reported of what it scanned itself.
+    /// Returns the hint at the end of a run. For a run that succeeded only its own output counts.
     fn at_end(&self, failed: bool, denied: &[NetworkDenial]) -> Option<String> {
         if self.reported.is_some() {
             return self.reported.clone();
         }
-        let closed = self.closed.as_ref().filter(|one| (failed || one.is_said()) && one.is_met());
+        let closed = self
+            .closed
+            .as_ref()
+            .filter(|one| (failed || one.is_in_output()) && one.was_attempted());
         let hint = closed.map(|closed| closed.hint.clone());
         hint.or_else(|| NetworkDenial::hint(denied).filter(|_| failed))
     }
 }
 
-/// The events of a run, with what there is to tell of the network.
+/// The events of a run, with hints and refused connections added.
 #[derive(Debug)]
 pub(crate) struct DenialReportingStream<S> {
     inner: S,
     reporter: DenialReporter,
     failed: bool,
     run_id: String,
-    /// The number of the next event.
+    /// The sequence number of the next event.
     seq: u64,
 }
 
@@ -226,7 +230,7 @@ impl<S: Stream<Item = Event> + Unpin> Stream for DenialReportingStream<S> {
         match &mut event.kind {
             EventKind::Output { stream, data } => this.reporter.output(*stream, data),
             EventKind::Error(_) => this.failed = true,
-            EventKind::Finished(outcome) if !this.reporter.has_nothing_to_tell() => {
+            EventKind::Finished(outcome) if !this.reporter.has_nothing_to_report() => {
                 outcome.network_denied = this.reporter.denied();
                 let failed = this.failed
                     || outcome.failure.is_some()
@@ -241,9 +245,9 @@ impl<S: Stream<Item = Event> + Unpin> Stream for DenialReportingStream<S> {
     }
 }
 
-/// A command, with what there is to tell of the network among its events and in its end.
+/// Adds hints and refused connections to the events of a command.
 pub(crate) fn report_denials(command: Command, reporter: DenialReporter) -> Command {
-    if reporter.has_nothing_to_tell() {
+    if reporter.has_nothing_to_report() {
         return command;
     }
     let events = DenialReportingCommand { inner: command.events, reporter };

@@ -1,19 +1,18 @@
-//! Variables by which everyday programs work in a closed box, and where the packages of its user are.
+//! Variables by which everyday programs work in a closed sandbox, and the directories of packages that a user installs.
 
 use std::collections::BTreeMap;
 
 use sandbox_core::CreateSpec;
 
-/// Set unless the caller sets them.
+/// Variables that are set unless the caller sets them.
 const DEFAULTS: [(&str, &str); 2] = [
-    // LeakSanitizer traces its own process, which no box allows, and ends a program that is fine with status 1.
+    // LeakSanitizer traces its own process, which no sandbox allows, and ends a correct program with status 1.
     ("LSAN_OPTIONS", "detect_leaks=0"),
-    // Debian's pip refuses to install into the home of a user, for the sake of a system that nothing here can change.
+    // Debian's pip refuses to install into a user's home, to protect a system that nothing in a sandbox can change.
     ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
 ];
 
-/// Adds to a whole environment what programs need in a box that is closed to them. Where the caller sets a variable, that
-/// holds.
+/// Adds to a whole environment what programs need in a closed sandbox. A variable that the caller sets stays.
 pub fn add_defaults(env: &mut BTreeMap<String, String>, spec: &CreateSpec) {
     for (name, value) in DEFAULTS {
         env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
@@ -33,8 +32,8 @@ pub fn add_user_programs(env: &mut BTreeMap<String, String>, spec: &CreateSpec) 
     }
 }
 
-/// The directory where the interpreter of a virtual environment has what pip installs for a user: it looks there only
-/// when it is told so. `version` is that of the interpreter, such as `3.11.2`.
+/// Returns the directory of packages that pip installs for a user, for the interpreter of a virtual environment: that
+/// interpreter looks there only when it is configured to. `version` is its version, such as `3.11.2`.
 #[must_use]
 pub fn user_site(home: &str, version: &str) -> Option<String> {
     let mut parts = version.split('.');

@@ -1,4 +1,4 @@
-//! When a sandbox ends by itself.
+//! The end of a sandbox by itself.
 
 use std::fs;
 use std::future::pending;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::background_runtime;
 
-/// Ends a sandbox when its lifetime is over, when it has been unused for too long, or when what it stands on dies.
+/// Ends a sandbox when its lifetime is over, when it was idle for too long, or when the process that it depends on dies.
 #[derive(Debug)]
 pub struct Expiry {
     shared: Arc<Shared>,
@@ -31,7 +31,7 @@ struct Shared {
     state: Mutex<State>,
     changed: Notify,
     idle: Option<Duration>,
-    /// The process that made the box.
+    /// The process that made the cell.
     maker: OnceLock<AsyncFd<OwnedFd>>,
 }
 
@@ -65,7 +65,7 @@ impl Shared {
 }
 
 impl Expiry {
-    /// Begins to watch a box that lives that long, and `idle` without being used.
+    /// Starts to watch a sandbox with that lifetime, which may be `idle` for that long.
     pub fn start(
         host: Arc<dyn ProcessHost>,
         ended: Arc<EndReason>,
@@ -81,16 +81,16 @@ impl Expiry {
         };
         let (changed, maker) = (Notify::new(), OnceLock::new());
         let shared = Arc::new(Shared { state: Mutex::new(state), changed, idle, maker });
-        // Lifetimes hold, and what is dropped is let go of, when nothing polls the runtime of the caller any more.
+        // Lifetimes hold, and what is dropped is released, when the caller's runtime is polled no more.
         let task = background_runtime::spawn(watch(Arc::clone(&shared), host, ended));
         Self { shared, task }
     }
 
-    /// The sandbox ends with the process that made the box, whose first process is `first`.
+    /// Ends the sandbox with the process that made its cell, whose first process is `first`.
     ///
-    /// That is told by the maker's death itself: a box may be slow to end, or never end completely.
+    /// The death of that launcher itself is watched: a cell may end late, or never completely.
     pub fn end_with_maker_of(&self, first: u32) {
-        // A maker that is dead already has taken the box along, or leaves nothing to watch.
+        // A launcher that is dead already has ended the cell, or leaves nothing to watch.
         let watched = |maker| background_runtime::inside(|| watch_process(maker)).ok();
         if let Some(maker) = parent_of(first).and_then(watched) {
             let _ = self.shared.maker.set(maker);
@@ -98,12 +98,12 @@ impl Expiry {
         }
     }
 
-    /// When the lifetime is over, unix seconds.
+    /// Returns the end of the lifetime, in Unix seconds.
     pub fn end_at(&self) -> f64 {
         self.shared.state().end_at
     }
 
-    /// Sets the lifetime anew, from now, which is a use.
+    /// Sets a new lifetime, from now on. This counts as activity.
     pub fn set_lifetime(&self, lifetime: Duration) {
         let mut state = self.shared.state();
         state.last_used = Instant::now();
@@ -113,12 +113,12 @@ impl Expiry {
         self.shared.changed.notify_one();
     }
 
-    /// The sandbox is in use until the guard is dropped.
+    /// Marks the sandbox as active until the guard is dropped.
     pub fn in_use(&self) -> ActivityGuard {
         self.uses().begin()
     }
 
-    /// What says so later, and does not keep the sandbox.
+    /// Returns a handle that marks activity later. It does not keep the sandbox.
     pub fn uses(&self) -> ActivityTracker {
         ActivityTracker(Arc::clone(&self.shared))
     }
@@ -132,12 +132,12 @@ impl Drop for Expiry {
     }
 }
 
-/// Whoever may use a sandbox later.
+/// Marks a sandbox as active, later and without keeping it.
 #[derive(Clone, Debug)]
 pub struct ActivityTracker(Arc<Shared>);
 
 impl ActivityTracker {
-    /// The sandbox is in use until the guard is dropped.
+    /// Marks the sandbox as active until the guard is dropped.
     pub fn begin(&self) -> ActivityGuard {
         self.0.state().in_use += 1;
         ActivityGuard(Arc::clone(&self.0))
@@ -188,7 +188,7 @@ async fn watch(shared: Arc<Shared>, host: Arc<dyn ProcessHost>, ended: Arc<EndRe
             () = shared.changed.notified() => {}
             () = host.closed() => {
                 ended.set_gone(&*host);
-                // Something that was only lost may still be there.
+                // The connection may be lost while the processes still run.
                 host.kill();
                 return;
             }

@@ -1,4 +1,4 @@
-//! The files of one sandbox: what every verb about them does alike.
+//! What all file verbs of a sandbox share.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use sandbox_core::{ByteStream, Result};
 use crate::base::{SandboxBase, ended};
 
 impl SandboxBase {
-    /// What works with the files.
+    /// Returns the files of the sandbox.
     pub(crate) async fn files(&self, operation: &'static str) -> Result<Arc<dyn FileSystem>> {
         self.ensure_running(operation)?;
         let Some(files) = &self.files else { return Err(self.unsupported(operation)) };
         files().await
     }
 
-    /// Works with the files: the sandbox is in use meanwhile, and when it ended meanwhile, that is the answer.
+    /// Calls `work` with the files. The sandbox counts as active meanwhile; when it ended meanwhile, that is the error.
     ///
     /// # Errors
     /// `Terminated` when the sandbox has ended, `Unsupported` when it has no files, and those of `work`.
@@ -35,7 +35,7 @@ impl SandboxBase {
         done
     }
 
-    /// Content that ends with the sandbox, which is in use while it is taken.
+    /// Ends content with the sandbox, which counts as active while the content is read.
     pub fn content(&self, operation: &'static str, content: ByteStream) -> ByteStream {
         let in_use = self.expiry.in_use();
         let (reason, id) = (Arc::clone(&self.end_reason), self.id.clone());
@@ -46,7 +46,7 @@ impl SandboxBase {
         Box::pin(until_error(checked))
     }
 
-    /// Changes until the sandbox ends, which is told as an error.
+    /// Ends a stream of changes with the sandbox. The end of the sandbox is the last item, an error.
     pub fn changes(&self, changes: WatchStream) -> WatchStream {
         let (reason, id) = (Arc::clone(&self.end_reason), self.id.clone());
         let told = stream::once(async move { ended("watch_files", &id, &reason).map(Err) });
@@ -55,7 +55,7 @@ impl SandboxBase {
     }
 }
 
-/// Nothing after the first error.
+/// Ends a stream after its first error.
 fn until_error<T: Send, S: Stream<Item = Result<T>> + Send>(
     stream: S,
 ) -> impl Stream<Item = Result<T>> + Send {

@@ -1,6 +1,6 @@
-//! What every local backend is written against: processes, streams and signals of one box.
+//! The interface that every local backend is written against: processes, streams, signals and files of one sandbox.
 //!
-//! A *box* is whatever holds a sandbox: a cell, a container. A *carrier* implements [`ProcessHost`] for one kind of box.
+//! A cell, a container or a server implements [`ProcessHost`] and [`FileSystem`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,19 +22,20 @@ use tokio::time::Instant;
 
 /// A stream that bytes are read from.
 pub trait Readable: fmt::Debug + Send + Sync {
-    /// Ready when [`Readable::try_read`] may give something. Only the last caller is woken.
+    /// Polls until [`Readable::try_read`] may give something. Only the last caller is woken.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Reads what is there now. `Ok(0)` is the end.
     ///
-    /// What the process wrote here before it wrote to its control stream is already there when the control stream is
-    /// read. Runs rely on that to end with all of their output.
+    /// Whatever the process wrote to this stream before it wrote to its control stream is there when the control stream
+    /// is read. Runs rely on that to end with all of their output.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there.
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Bytes that are there now, all that was written by processes that have ended among them. `None`: unknown.
+    /// Returns the number of bytes that are there now, all bytes of processes that have ended among them. `None`:
+    /// unknown.
     fn unread(&self) -> Option<usize> {
         None
     }
@@ -42,7 +43,7 @@ pub trait Readable: fmt::Debug + Send + Sync {
 
 /// A stream that bytes are written to. Dropping it is the end of file for the reader.
 pub trait Writable: fmt::Debug + Send + Sync {
-    /// Ready when [`Writable::try_write`] may take something. Only the last caller is woken.
+    /// Polls until [`Writable::try_write`] may take something. Only the last caller is woken.
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Writes what fits now.
@@ -51,20 +52,21 @@ pub trait Writable: fmt::Debug + Send + Sync {
     /// `WouldBlock` when nothing fits.
     fn try_write(&self, data: &[u8]) -> io::Result<usize>;
 
-    /// Bytes that were written and that nothing has read, as far as that can be seen.
+    /// Returns the number of written bytes that nothing has read. `None`: unknown.
     fn unread(&self) -> Option<u64> {
         None
     }
 
-    /// Goes on to show that when this end is closed. Asked for when nothing more is written: it may count as a reader.
+    /// Returns a gauge that works after this end is closed. Call this when nothing more is written: a gauge may count
+    /// as a reader.
     fn gauge(&self) -> Option<Box<dyn Gauge>> {
         None
     }
 }
 
-/// Shows what nothing has read of a stream.
+/// Shows how much of a stream was not read.
 pub trait Gauge: fmt::Debug + Send + Sync {
-    /// Bytes that were written and that nothing has read.
+    /// Returns the number of written bytes that nothing has read.
     fn unread(&self) -> Option<u64>;
 }
 
@@ -76,8 +78,8 @@ pub trait Control: Readable + Writable {
     /// `WouldBlock` when nothing fits; no input was made then.
     fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)>;
 
-    /// Writes what fits now, and with its first byte what [`ProcessHost::begin_checkpoint`] or [`ProcessHost::open_channel`] gave for the
-    /// worker. Boxes without either refuse it.
+    /// Writes what fits now, and with its first byte the worker's end of a side channel, which
+    /// [`ProcessHost::begin_checkpoint`] or [`ProcessHost::open_channel`] gave. Hosts without side channels refuse it.
     ///
     /// # Errors
     /// `WouldBlock` when nothing fits.
@@ -86,60 +88,61 @@ pub trait Control: Readable + Writable {
     }
 }
 
-/// The worker's end of a way beside its streams.
+/// The worker's end of a channel beside its streams.
 #[derive(Debug)]
 pub struct SideChannel(pub Endpoint);
 
 /// What the worker is given.
 #[derive(Debug)]
 pub enum Endpoint {
-    /// The other end of ours.
+    /// The other end of a socket pair.
     File(OwnedFd),
-    /// What an agent makes for a copy with that key.
+    /// The key for which an agent makes the other end.
     Copy(i64),
 }
 
-/// A copy of an interpreter that is about to be made.
+/// A checkpoint of an interpreter that is about to be made.
 #[async_trait]
 pub trait PendingCheckpoint: fmt::Debug + Send + Sync {
-    /// The interpreter says that it is made. Waits until the copy says for itself who it is.
+    /// Call this when the interpreter reports the checkpoint. Waits until the new process identifies itself.
     ///
     /// # Errors
-    /// When it does not, because it died on its way.
+    /// When the process does not, because it died meanwhile.
     async fn ready(self: Box<Self>) -> Result<Arc<dyn Checkpoint>>;
 }
 
-/// A copy of an interpreter, as that was when the copy was made. Dropping the last handle ends it.
+/// A copy of an interpreter at one moment, which can be restored. Dropping the last handle ends the copy.
 #[async_trait]
 pub trait Checkpoint: fmt::Debug + Send + Sync {
-    /// Whether it can be woken.
+    /// Returns true while the checkpoint can be restored.
     fn is_alive(&self) -> bool;
 
-    /// Makes ready what [`Checkpoint::restore`] needs, so that less is left to do then. It may stay like that.
+    /// Prepares [`Checkpoint::restore`], so that less is left to do then. A prepared checkpoint may wait as long as
+    /// another.
     fn prepare(&self);
 
-    /// Makes it an interpreter like one that was just started, and leaves one more copy in its place. Interpreters that
-    /// came from it or from the same one must be dead.
+    /// Makes the checkpoint an interpreter like one that was just started, and leaves one more copy in its place.
+    /// Interpreters that came from this checkpoint, or from the interpreter that it copies, must be dead.
     ///
     /// # Errors
-    /// `NotFound` when it is dead.
+    /// `NotFound` when the checkpoint is dead.
     async fn restore(&self) -> Result<WorkerIo>;
 
-    /// Where one more copy sends its variables, as an interpreter does that is asked to. When none comes, that ends at once.
+    /// Has one more copy export its variables on the returned stream. When no copy comes, the stream ends at once.
     ///
     /// # Errors
-    /// `NotFound` when it is dead, `ResourceExhausted` when there are no descriptors left.
+    /// `NotFound` when the checkpoint is dead, `ResourceExhausted` when there are no descriptors left.
     fn export_variables(&self) -> Result<UnixStream>;
 }
 
-/// How a process ended, as the box's own PID 1 or the engine saw it.
+/// The end of a process, as the first process of the sandbox or the engine reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// Exit status, when it exited by itself.
+    /// Exit status, when the process exited by itself.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the process.
     pub signal: Option<i32>,
-    /// CPU time in user mode, its waited-for children included.
+    /// CPU time in user mode, waited-for children included.
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
@@ -148,125 +151,126 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Whether somebody knows how it ended.
+    /// Returns true when the end of the process is known.
     pub fn is_known(&self) -> bool {
         self.code.is_some() || self.signal.is_some()
     }
 
-    /// The status as a shell shows it: 128 + n for signal n.
+    /// Returns the status as a shell shows it: 128 + n for signal n.
     pub fn status(&self) -> i32 {
         self.signal.map_or(self.code.unwrap_or(-1), |signal| 128 + signal)
     }
 }
 
-/// One process in a box, and everything it started.
+/// One process in a sandbox, and everything that it started.
 #[async_trait]
 pub trait Process: fmt::Debug + Send + Sync {
-    /// Its process id inside the box.
+    /// Returns the process id inside the sandbox.
     fn pid(&self) -> u32;
 
-    /// It has entered the box, says that it is `pid` there, and runs no code of users yet. From now on whatever it
-    /// starts can be told from what others start.
+    /// Registers a worker that has entered the sandbox, reports that its id is `pid` there, and runs no user code yet.
+    /// From now on, the processes that it starts can be told from those of others.
     async fn register(&self, pid: u32) -> Result<()>;
 
-    /// Whether it is known to be dead.
+    /// Returns true when the process is known to be dead.
     fn is_dead(&self) -> bool;
 
-    /// Ready once it is dead. Only the last caller is woken.
+    /// Polls until the process is dead. Only the last caller is woken.
     fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Waits until it is dead. May be called again.
+    /// Waits until the process is dead. May be called again.
     async fn exit(&self) -> Result<Exit>;
 
-    /// Sends a signal to it alone. A dead process is no error.
+    /// Sends a signal to the process only. A dead process is no error.
     fn signal(&self, signal: i32) -> Result<()>;
 
-    /// Wakes the call that it blocks in, and does nothing else: it then sees a signal that came right before. Where there is
-    /// no way to do that, nothing happens.
+    /// Wakes the call in which the process blocks, and does nothing else: the process then handles a signal that was sent
+    /// right before. Does nothing where that is not possible.
     fn wake_blocked_call(&self) {}
 
-    /// Sends a signal to it and everything it started.
+    /// Sends a signal to the process and everything that it started.
     async fn signal_tree(&self, signal: i32) -> Result<()>;
 
-    /// Ends it and everything it started, other processes of the box not. Works on a dead root too.
+    /// Kills the process and everything that it started, and no other process of the sandbox. Also when the process is
+    /// dead.
     async fn kill_tree(&self) -> Result<()>;
 
-    /// How long it may take to end its code after an interrupt, before it is killed.
+    /// Returns how long code may take to end after an interrupt, before the process is killed.
     fn interrupt_grace(&self) -> Duration {
         Duration::from_millis(500)
     }
 
-    /// How long [`Process::kill_tree`] may take before its box is ended instead. Hundreds of large processes that are killed
-    /// at once have their memory taken down for seconds on a busy host, and leave little time to others meanwhile: to an
-    /// agent that kills, and to an engine that has to start a program for that.
+    /// Returns how long [`Process::kill_tree`] may take before the whole sandbox is ended instead. When hundreds of
+    /// large processes are killed at once, a busy host takes seconds to free their memory, which delays the agent that
+    /// kills and the engine that has to start a program for that.
     fn kill_timeout(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    /// How many processes of its box the kernel has ended so far for their memory: a moment for
-    /// [`Process::out_of_memory`], as where a run begins. Takes a microsecond or two.
+    /// Returns how many processes of the sandbox the kernel has killed for memory so far. The number marks a moment for
+    /// [`Process::out_of_memory`], such as the start of a run. Takes a microsecond or two.
     fn oom_kills(&self) -> u64 {
         0
     }
 
-    /// Why, when it is dead by SIGKILL because its box had too much memory after that moment: in words, with who ended it.
-    /// Asked once.
+    /// Explains a death by SIGKILL that happened because the sandbox had too much memory after that moment. Called once.
     fn out_of_memory(&self, before: u64) -> Option<String> {
         let _ = before;
         None
     }
 
-    /// What is to be said of other processes of its box that were ended after that moment because the box had too much
-    /// memory, which its own end does not show.
+    /// Explains that other processes of the sandbox were killed after that moment because the sandbox had too much
+    /// memory, which the end of this process does not show.
     fn others_out_of_memory(&self, before: u64) -> Option<String> {
         let _ = before;
         None
     }
 
-    /// Whether the times and the memory of its [`Exit`] are those it used: nobody may have counted them.
+    /// Returns true when the times and the memory of [`Exit`] were measured.
     fn is_counted(&self) -> bool {
         true
     }
 
-    /// Why nobody can tell what it does or did, when the way to it is lost.
+    /// Explains why the state of the process is unknown, when the connection to it is lost.
     fn lost_reason(&self) -> Option<String> {
         None
     }
 
-    /// What goes on, in words, when it cannot be ended from here: it is somebody else's. `None`: it can.
+    /// Explains why the process continues when it cannot be killed from here, because it belongs to another program.
+    /// `None`: it can be killed.
     fn unkillable_reason(&self) -> Option<&'static str> {
         None
     }
 
-    /// Ends what it has started since then, with everything below that, and itself not. What may be older than
-    /// `former`, and what is a child of others by now, as a daemon is, is spared.
+    /// Kills what the process has started since `since`, with everything below, and not the process itself. Spares what
+    /// may be older than `former`, and what became a child of another process, as a daemon does.
     async fn end_started(&self, since: Instant, former: Option<Instant>);
 
-    /// CPU time of it so far, threads included, children not. `None` when it is dead or nobody can tell.
+    /// Returns the CPU time of the process so far, threads included, children not. `None`: dead or unknown.
     fn cpu_time(&self) -> Option<Duration>;
 
-    /// A clock that begins now, for what it and everything that it has started uses. Making and reading it may take a few
-    /// milliseconds. `None`: nobody can tell.
+    /// Starts a clock for the CPU time of the process and everything that it has started. Making and reading the clock
+    /// may take a few milliseconds. `None`: unknown.
     fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
         None
     }
 
-    /// Bytes of its standard input that it had read by its end, where its box says that.
+    /// Returns the bytes of standard input that the process had read by its end. `None`: unknown.
     fn stdin_read(&self) -> Option<u64> {
         None
     }
 
-    /// Highest resident memory it has had, in bytes.
+    /// Returns the highest resident memory so far, in bytes.
     fn peak_memory(&self) -> Option<u64>;
 }
 
 /// CPU time of a process and of everything that it has started.
 pub trait TreeClock: fmt::Debug + Send {
-    /// What was used since the clock was made.
+    /// Returns the CPU time since the clock was made.
     fn used(&mut self) -> Duration;
 }
 
-/// What a worker does nothing about, as a signal: SIGURG.
+/// The signal that wakes a blocked call of a worker and does nothing else: SIGURG.
 pub const WAKE_SIGNAL: i32 = 23;
 
 /// A program to start.
@@ -274,13 +278,13 @@ pub const WAKE_SIGNAL: i32 = 23;
 pub struct Spawn {
     /// Program and arguments. A name without a slash is looked up in the `PATH` of `env`.
     pub argv: Vec<String>,
-    /// Its whole environment.
+    /// The whole environment.
     pub env: BTreeMap<String, String>,
-    /// Its working directory inside the box.
+    /// The working directory inside the sandbox.
     pub cwd: String,
-    /// Whether it gets a standard input; otherwise it reads end of file.
+    /// True for a standard input; otherwise the program reads end of file.
     pub stdin: bool,
-    /// Whether it gets a terminal of that size instead of pipes, as the controlling one of its session.
+    /// The size of a terminal that replaces the pipes and controls the session of the program.
     pub terminal: Option<PtySize>,
 }
 
@@ -289,29 +293,29 @@ pub struct Spawn {
 pub struct Spawned {
     /// The process.
     pub process: Arc<dyn Process>,
-    /// Its standard input, if asked for. That of a terminal always is there, and dropping it ends nothing.
+    /// The standard input, if there is one. A terminal always has one, and dropping that ends nothing.
     pub stdin: Option<Box<dyn Writable>>,
-    /// Its standard output; all of its output on a terminal.
+    /// The standard output; all output on a terminal.
     pub stdout: Box<dyn Readable>,
-    /// Its standard error. A terminal has none.
+    /// The standard error. A terminal has none.
     pub stderr: Option<Box<dyn Readable>>,
-    /// Its terminal, if asked for.
+    /// The terminal, if there is one.
     pub terminal: Option<Box<dyn Terminal>>,
 }
 
 /// The terminal of a program.
 #[async_trait]
 pub trait Terminal: fmt::Debug + Send + Sync {
-    /// Gives it another size, and tells the programs on it (SIGWINCH).
+    /// Sets the size, and notifies the programs on the terminal (SIGWINCH).
     async fn resize(&self, size: PtySize) -> Result<()>;
 }
 
 /// An interpreter to start.
 #[derive(Clone, Debug)]
 pub struct WorkerSpec {
-    /// Its whole environment.
+    /// The whole environment.
     pub env: BTreeMap<String, String>,
-    /// Its working directory inside the box; made when it is missing.
+    /// The working directory inside the sandbox; made when it is missing.
     pub cwd: String,
 }
 
@@ -320,15 +324,15 @@ pub struct WorkerSpec {
 pub struct WorkerIo {
     /// The process.
     pub process: Arc<dyn Process>,
-    /// Its control stream, which speaks [`Request`](crate::Request) and [`Reply`](crate::Reply).
+    /// The control stream, which carries [`Request`](crate::Request) and [`Reply`](crate::Reply).
     pub control: Arc<dyn Control>,
-    /// Its standard output.
+    /// The standard output.
     pub stdout: Box<dyn Readable>,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: Box<dyn Readable>,
 }
 
-/// One box.
+/// Starts processes in one sandbox.
 #[async_trait]
 pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
     /// Starts a program.
@@ -337,8 +341,8 @@ pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
     /// `NotFound` when there is no such program or working directory, `PermissionDenied` when it cannot be executed.
     async fn spawn(&self, spec: Spawn) -> Result<Spawned>;
 
-    /// How much longer than its time limit the start of a program may take, where that is somebody else's work, such as an
-    /// engine's. A limit counts from the start.
+    /// Returns how much the start of a program may take beyond its time limit, where another program such as an engine
+    /// starts it. A limit counts from the start.
     fn start_allowance(&self) -> Duration {
         Duration::ZERO
     }
@@ -346,8 +350,8 @@ pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
     /// Starts an interpreter.
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo>;
 
-    /// A way to a copy of a worker of this box: our end, and what goes to the worker with its request for a copy. `None`:
-    /// this box has no copies of workers.
+    /// Prepares a checkpoint of a worker: our end, and what is sent to the worker with the request. `None`: this host
+    /// has no checkpoints.
     ///
     /// # Errors
     /// `ResourceExhausted` when there are no descriptors left.
@@ -355,8 +359,8 @@ pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// A way for bytes beside the streams of a worker: our end, and what goes to the worker with a request. `None`: nothing
-    /// but its streams reaches a worker of this box.
+    /// Opens a channel beside the streams of a worker: our end, and what is sent to the worker with a request. `None`:
+    /// only its streams reach a worker of this host.
     ///
     /// # Errors
     /// `ResourceExhausted` when there are no descriptors left.
@@ -364,25 +368,25 @@ pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Waits until everything in the box is found to be held by others than this library, as `docker pause` does: nothing in
-    /// there ends then before the box does. Never returns otherwise.
+    /// Waits until another program is found to have paused the sandbox, as `docker pause` does: then nothing in it ends
+    /// before the sandbox does. Never returns otherwise.
     async fn paused_by_others(&self) {
         std::future::pending().await
     }
 
-    /// Ends the box and everything in it, now. Idempotent.
+    /// Kills the sandbox and everything in it, now. Idempotent.
     fn kill(&self);
 
-    /// Waits until nothing of the box is left.
+    /// Waits until nothing of the sandbox is left.
     async fn closed(&self);
 
-    /// Why it has ended, when nobody here has ended it: `Terminated`, `OutOfMemory` or `ConnectionLost`, and the same for
-    /// people. `None`: nobody knows.
+    /// Returns the reason of an end that this library did not cause, `Terminated`, `OutOfMemory` or `ConnectionLost`,
+    /// with an explanation for people. `None`: unknown.
     fn end_reason(&self) -> Option<(FailureKind, String)> {
         None
     }
 
-    /// Ends the box. Nothing in it runs any more when this returns. When it is dropped before, the box ends all the same.
+    /// Kills the sandbox and waits until nothing runs in it. Dropping the future ends the sandbox all the same.
     async fn end(&self) {
         self.kill();
         self.closed().await;
@@ -392,24 +396,25 @@ pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
 /// Changes below a directory, as they come.
 pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>;
 
-/// Which symbolic links an archive may have. Nothing is ever written through one.
+/// Symbolic links that an archive may have. Nothing is ever written through one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Those that stay inside of it. Others are an error.
+    /// Links that stay inside of the archive. Others are an error.
     Inside,
-    /// All, as they are: the archive was made in such a box, where code may follow them and finds what it may see.
+    /// All links, as they are: the archive was made in such a sandbox, where code may follow them and finds what it may
+    /// see.
     Any,
 }
 
-/// The files of a box, from outside and while code in it runs.
+/// The files of a sandbox, from outside and while code in it runs.
 ///
-/// Paths are absolute in the box, or relative to a directory that the carrier was told. They are resolved inside the box
-/// by what cannot be tricked: no link, no `..`, no rename at the same time leads out. Links above the last part of a path
-/// are followed. A last part that is a link is followed for reading and listing; what changes something acts on the link
-/// itself (remove, rename, copy) or refuses it (write, mode). Regular files and directories alone are read and written:
-/// a FIFO, a device, a socket or what shows the kernel, such as `/proc`, is refused at once.
+/// Paths are absolute in the sandbox, or relative to a directory that the file system was made with. They are resolved
+/// inside of the sandbox: no link, no `..`, no rename at the same time leads out. Links above the last part of a path
+/// are followed. A last part that is a link is followed for reading and listing; a change acts on the link itself
+/// (remove, rename, copy) or is refused (write, mode). Only regular files and directories are read and written: a FIFO,
+/// a device, a socket or a view of the kernel, such as `/proc`, is refused at once.
 ///
-/// Permissions are those of the user that code in the box is, and what is made belongs to that user.
+/// Permissions are those of the user of code in the sandbox, and new files belong to that user.
 ///
 /// A name that is not UTF-8 is shown with one private character for each byte that does not fit, U+10FE00 plus its value,
 /// and is found again by that text.
@@ -420,20 +425,20 @@ pub enum Links {
 /// with the path and a `cause` in its context.
 #[async_trait]
 pub trait FileSystem: fmt::Debug + Send + Sync + 'static {
-    /// The content of a file, read as it is taken. A range that begins after the end is empty.
+    /// Returns the content of a file, which is read while it is taken. A range that begins after the end is empty.
     async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream>;
 
-    /// Writes a file; returns the bytes written. Without `append` the new content appears at once and complete, or not at
-    /// all: a failure, a full disk or a dropped future leaves the old one. A file that was there keeps its mode.
+    /// Writes a file and returns the number of bytes. Without `append` the new content appears at once and complete, or
+    /// not at all: a failure, a full disk or a dropped future leaves the old content. An existing file keeps its mode.
     async fn write(&self, path: &str, content: ByteStream, options: WriteOptions) -> Result<u64>;
 
-    /// Entries of a directory, sorted by name; at most 100,000, more are `ResourceExhausted`.
+    /// Returns the entries of a directory, sorted by name; at most 100,000, more are `ResourceExhausted`.
     async fn list(&self, path: &str) -> Result<Vec<FileInfo>>;
 
-    /// What is there, a link as a link.
+    /// Describes a path. A link is described as a link.
     async fn stat(&self, path: &str) -> Result<FileInfo>;
 
-    /// Makes a directory. With `parents`, missing ones above it too, and it may exist.
+    /// Makes a directory. With `parents`, makes missing ones above it too, and accepts an existing one.
     async fn make_directory(&self, path: &str, parents: bool) -> Result<()>;
 
     /// Removes a file or a link; with `recursive`, a directory and everything in it.
@@ -446,22 +451,22 @@ pub trait FileSystem: fmt::Debug + Send + Sync + 'static {
     async fn set_mode(&self, path: &str, mode: u32) -> Result<()>;
 
     /// Copies a file, or a tree with links as links and modes kept. `to` is the new name; a tree never replaces anything.
-    /// Complete or not at all.
+    /// The copy is complete or not there at all.
     async fn copy(&self, from: &str, to: &str) -> Result<()>;
 
     /// Finds files below a directory, sorted within each directory, links not followed. Directories that cannot be read
-    /// are passed over, except the one to begin with; what shows the kernel is never searched.
+    /// are skipped, except the first one; views of the kernel are never searched.
     async fn find(&self, query: FindFiles) -> Result<Vec<FoundFile>>;
 
-    /// What is in a directory, as a tar stream made while it is taken: regular files, directories and links. FIFOs, sockets
-    /// and devices are left out. A file that cannot be read is an error, not a gap.
+    /// Packs the content of a directory as a tar stream, which is made while it is taken: regular files, directories and
+    /// links. FIFOs, sockets and devices are skipped. A file that cannot be read is an error, not a gap.
     async fn read_archive(&self, path: &str) -> Result<ByteStream>;
 
-    /// Unpacks a tar stream into a directory, which is made if it is missing, all or nothing. Files that are there are
-    /// replaced, directories are added to. See [`sandbox_core::tar`] for what an archive may have.
+    /// Unpacks a tar stream into a directory, all or nothing, and makes the directory if it is missing. Existing files
+    /// are replaced, directories are added to. [`sandbox_core::tar`] says what an archive may have.
     async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()>;
 
-    /// Watches a directory from now on; with `recursive`, everything below too, at most 8192 directories. Ends when the
-    /// directory is removed. Dropping the stream ends the watch.
+    /// Watches a directory from now on; with `recursive`, everything below too, at most 8192 directories. The stream
+    /// ends when the directory is removed. Dropping the stream ends the watch.
     async fn watch(&self, path: &str, recursive: bool) -> Result<WatchStream>;
 }

@@ -1,4 +1,4 @@
-//! Which files of this host may be given to code.
+//! Checks which files of this host may be given to code.
 
 use std::env;
 use std::fs;
@@ -12,8 +12,8 @@ use sandbox_core::{Error, ErrorKind, Mount, Result};
 use crate::cache_directory;
 use crate::snapshots::SnapshotStore;
 
-/// Never given away, nor what is below: the kernel's own file systems, configuration with its secrets, sockets of
-/// services, the state of container engines.
+/// Directories that are never given to code, with everything below: the kernel's own file systems, configuration with its
+/// secrets, sockets of services, the state of container engines.
 const CLOSED: [&str; 15] = [
     "/proc",
     "/sys",
@@ -32,24 +32,24 @@ const CLOSED: [&str; 15] = [
     "/var/snap",
 ];
 
-/// The same in anybody's home.
+/// The same in the home of any user.
 const CLOSED_IN_HOMES: [&str; 4] =
     ["/.config/gcloud", "/.config/gh", "/.local/share/containers", "/.local/share/docker"];
 
-/// Where a directory is that no project has, it is somebody's home, wherever that is.
+/// Directories that no project has: a directory with one of them is a home, wherever it is.
 const OF_HOMES: [&str; 3] = [".gnupg", ".password-store", ".ssh"];
 
-/// Not given away as a whole: what many share. What is below is judged by itself.
+/// Directories that are not given as a whole, because many programs share them. What is below is checked by itself.
 const SHARED: [&str; 7] = ["/", "/home", "/root", "/tmp", "/var", "/var/lib", "/var/tmp"];
 
-/// Not given away to be changed: the system's own programs and libraries.
+/// Directories that code may not change: programs and libraries of the system.
 const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix"];
 
-/// Directories of credentials, in anybody's home.
+/// Directories of credentials in the home of any user.
 const CREDENTIALS: [&str; 8] =
     [".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".password-store", ".ssh"];
 
-/// Why nothing at a path is given away, wherever it is: it leads into a directory of credentials, or holds some.
+/// Explains why nothing at a path is given to code: it leads into a directory of credentials, or holds one.
 pub fn has_credentials(path: &Path) -> Option<String> {
     let text = path.to_string_lossy().into_owned() + "/";
     if let Some(place) = CLOSED_IN_HOMES.iter().find(|place| text.contains(&format!("{place}/"))) {
@@ -69,7 +69,7 @@ pub fn has_credentials(path: &Path) -> Option<String> {
     path.ends_with(".config").then(|| settings.to_owned())
 }
 
-/// File systems that show the kernel, and not files.
+/// File systems that show the kernel, and no files.
 const OF_THE_KERNEL: [&str; 18] = [
     "binfmt_misc",
     "bpf",
@@ -91,21 +91,21 @@ const OF_THE_KERNEL: [&str; 18] = [
     "tracefs",
 ];
 
-/// A file or a directory of this host, opened and not looked into.
+/// A file or a directory of this host, opened and not read.
 pub trait OpenedMount {
-    /// Its path without links.
+    /// Returns the path without links.
     fn source(&self) -> &Path;
 
-    /// What is open.
+    /// Returns the open descriptor.
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
-/// Opens what a sandbox shall be given, and judges what is open by its real path. `open` says `NotFound` of what is not
-/// there, and `InvalidInput` with what it is of what is neither a file nor a directory. Code shall change nothing in the
-/// directories of `own`: what is there decides what this library runs and what sandboxes begin with.
+/// Opens the mounts of a sandbox, and checks what is open by its real path. `open` fails with `NotFound` for a missing
+/// path, and with `InvalidInput` and a description for what is neither a file nor a directory. Code may change nothing
+/// in the directories of `own`: their content decides what this library runs and what sandboxes begin with.
 ///
 /// # Errors
-/// `InvalidArgument` with the mount and the reason; `Unavailable` when the host does not say what it would be judged by.
+/// `InvalidArgument` with the mount and the reason; `Unavailable` when the host does not show what the check needs.
 pub async fn open<T: OpenedMount + Send + 'static>(
     mounts: &[Mount],
     own: Vec<PathBuf>,
@@ -117,24 +117,24 @@ pub async fn open<T: OpenedMount + Send + 'static>(
     let mounts = mounts.to_vec();
     let opened = tokio::task::spawn_blocking(move || {
         let host = Host::now(own).map_err(|error| {
-            let message = "this host does not say what is mounted and who listens";
+            let message = "the mount points and listening sockets of this host cannot be read";
             Error::new(ErrorKind::Unavailable, "create", message).with_source(error)
         })?;
-        let judged = |mount: &Mount| host.judged(mount, open(mount));
-        mounts.iter().map(judged).collect()
+        let check = |mount: &Mount| host.check(mount, open(mount));
+        mounts.iter().map(check).collect()
     });
     opened.await.map_err(|error| {
-        Error::new(ErrorKind::Unavailable, "create", "mounts could not be looked at")
+        Error::new(ErrorKind::Unavailable, "create", "the mounts could not be checked")
             .with_source(error)
     })?
 }
 
-/// The error of a mount that cannot be.
+/// Makes the error of a mount that is refused.
 pub fn invalid(problem: &str) -> Error {
     Error::invalid("mounts", problem.to_owned())
 }
 
-/// Whether it can be changed by whoever owns the sandbox.
+/// Checks that the owner of the sandbox can change the mounted file.
 fn check_writable(opened: &impl OpenedMount) -> Result<(), String> {
     let status = fstatvfs(opened.descriptor()).map_err(|error| error.to_string())?;
     if status.f_flag.contains(StatVfsMountFlags::RDONLY) {
@@ -145,37 +145,37 @@ fn check_writable(opened: &impl OpenedMount) -> Result<(), String> {
         .map_err(|_| "you may not write there yourself".to_owned())
 }
 
-/// What mounts are judged by.
+/// What mounts are checked against.
 #[derive(Debug, Default)]
 struct Host {
     home: Option<PathBuf>,
-    /// Where the socket is or will be by which sandboxes that stay are ruled.
-    ruled_from: Vec<PathBuf>,
-    /// What this library keeps on disk.
+    /// Directories of the socket of the supervisor, present or future.
+    supervisor_dirs: Vec<PathBuf>,
+    /// Directories of this library on disk.
     own: Vec<PathBuf>,
     /// Mount points, with the kinds of their file systems.
     mounted: Vec<(PathBuf, String)>,
-    /// Where somebody listens.
+    /// Paths of the sockets that are listened on.
     sockets: Vec<PathBuf>,
 }
 
 impl Host {
     fn now(own: Vec<PathBuf>) -> io::Result<Self> {
-        // Names need not be text. What replaces the rest of them is replaced in what they are compared with, too.
+        // Names need not be text. Bytes that are no text are replaced here and in what the names are compared with.
         let read =
             |path| Ok::<_, io::Error>(String::from_utf8_lossy(&fs::read(path)?).into_owned());
         let own =
             own.into_iter().chain(cache_directory()).chain(SnapshotStore::default().directory());
         Ok(Self {
             home: env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
-            ruled_from: ruled_from(),
+            supervisor_dirs: supervisor_dirs(),
             own: own.map(|path| real(&path)).collect(),
             mounted: read("/proc/self/mountinfo")?.lines().filter_map(mount_point).collect(),
             sockets: read("/proc/net/unix")?.lines().filter_map(socket).collect(),
         })
     }
 
-    fn judged<T: OpenedMount>(&self, mount: &Mount, opened: io::Result<T>) -> Result<T> {
+    fn check<T: OpenedMount>(&self, mount: &Mount, opened: io::Result<T>) -> Result<T> {
         let asked = mount.source.display();
         let refuse = |why: String| invalid(&format!("cannot have {asked}: {why}"));
         let opened = opened.map_err(|error| {
@@ -187,7 +187,7 @@ impl Host {
                 _ => error.to_string(),
             })
         })?;
-        self.judge(opened.source(), mount.writable).map_err(|why| {
+        self.check_path(opened.source(), mount.writable).map_err(|why| {
             let through = if opened.source() == mount.source {
                 String::new()
             } else {
@@ -201,8 +201,8 @@ impl Host {
         Ok(opened)
     }
 
-    /// Why a real path is not given away.
-    fn judge(&self, path: &Path, writable: bool) -> Result<(), String> {
+    /// Refuses a real path that is not given to code, with the reason.
+    fn check_path(&self, path: &Path, writable: bool) -> Result<(), String> {
         let below = |places: &[&'static str]| -> Option<&'static str> {
             places.iter().copied().find(|place| path.starts_with(place))
         };
@@ -210,11 +210,11 @@ impl Host {
             return Err(format!("nothing of {place} is given to code"));
         }
         if SHARED.iter().any(|shared| path == Path::new(shared)) {
-            return Err("it is shared by much that is none of the code's business; choose a directory below it".into());
+            return Err("many programs share it; choose a directory below it".into());
         }
         if self.is_home(path) {
             return Err(
-                "it is a whole home, with the keys that are in it; choose a directory below it"
+                "it is a whole home directory, with the keys in it; choose a directory below it"
                     .into(),
             );
         }
@@ -222,12 +222,12 @@ impl Host {
             return Err(why);
         }
         let meets = |own: &PathBuf| path.starts_with(own) || own.starts_with(path);
-        if self.ruled_from.iter().any(meets) {
-            return Err("sandboxes are ruled from there".into());
+        if self.supervisor_dirs.iter().any(meets) {
+            return Err("the supervisor of sandboxes has its socket there".into());
         }
         if let Some(own) = self.own.iter().find(|own| writable && meets(own)) {
             return Err(format!(
-                "{} is there, whose content decides what is run outside of sandboxes",
+                "{} is there, and its content decides what runs outside of sandboxes",
                 own.display()
             ));
         }
@@ -240,19 +240,19 @@ impl Host {
         }
         match self.sockets.iter().find(|socket| socket.starts_with(path)) {
             Some(socket) => {
-                Err(format!("somebody listens at {}, which code could reach", socket.display()))
+                Err(format!("a program listens at {}, and code could reach it", socket.display()))
             }
             None => Ok(()),
         }
     }
 
     fn is_home(&self, path: &Path) -> bool {
-        // Also what homes are in, wherever that is.
+        // Also directories that hold homes, wherever they are.
         self.home.as_deref().is_some_and(|home| home.starts_with(path))
             || path.parent() == Some(Path::new("/home"))
     }
 
-    /// A file system of the kernel's own making that a path is in, or that is in it.
+    /// Returns a file system of the kernel that a path is in, or that is below the path.
     fn of_the_kernel(&self, path: &Path) -> Option<&(PathBuf, String)> {
         let around = self.mounted.iter().filter(|(place, _)| path.starts_with(place));
         let around = around.max_by_key(|(place, _)| place.components().count());
@@ -261,8 +261,8 @@ impl Host {
     }
 }
 
-/// As the supervisor of sandboxes that stay chooses its directory, but for what is below `/run`.
-fn ruled_from() -> Vec<PathBuf> {
+/// Returns the directories in which the supervisor may put its socket, without those below `/run`.
+fn supervisor_dirs() -> Vec<PathBuf> {
     let named = ["CODE_SANDBOXES_RUNTIME_DIR", "XDG_RUNTIME_DIR"].map(env::var_os);
     let named = named.into_iter().flatten().map(PathBuf::from).filter(|path| path.is_absolute());
     let own = format!("code-sandboxes-{}", rustix::process::geteuid().as_raw());
@@ -270,7 +270,7 @@ fn ruled_from() -> Vec<PathBuf> {
     all.map(|path| real(&path)).collect()
 }
 
-/// Without links. What is not there yet is where its directory is.
+/// Resolves links. A missing path resolves to its place in its directory.
 fn real(path: &Path) -> PathBuf {
     if let Ok(real) = fs::canonicalize(path) {
         return real;
@@ -281,21 +281,21 @@ fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// Mount point and kind of a line of `mountinfo`.
+/// Reads mount point and kind of a line of `mountinfo`.
 fn mount_point(line: &str) -> Option<(PathBuf, String)> {
     let (place, kind) = line.split_once(" - ")?;
     let place = place.split(' ').nth(4)?;
     Some((PathBuf::from(unescaped(place)), kind.split(' ').next()?.to_owned()))
 }
 
-/// Blanks in it are written as `\040`, and so on.
+/// Decodes blanks, which are written as `\040`, and so on.
 fn unescaped(text: &str) -> String {
     [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", r"\")]
         .iter()
         .fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
 }
 
-/// The path of a line of `/proc/net/unix`, if it has one.
+/// Reads the path of a line of `/proc/net/unix`, if it has one.
 fn socket(line: &str) -> Option<PathBuf> {
     let path = line.split_whitespace().nth(7)?;
     let at = line.find(path)?;
@@ -317,7 +317,7 @@ mod tests {
             ]
             .map(|(place, kind)| (place.into(), kind.into()))
             .into(),
-            ruled_from: vec!["/srv/own/rule".into()],
+            supervisor_dirs: vec!["/srv/own/rule".into()],
             own: vec!["/srv/people/ada/.cache/code-sandboxes".into()],
             sockets: vec!["/srv/app/run/app.sock".into()],
         }
@@ -342,8 +342,8 @@ mod tests {
             ("/srv", "whole home"),
             ("/home/ada/.ssh", "credentials"),
             ("/home/ada/.aws/config", "credentials"),
-            ("/srv/own", "ruled from there"),
-            ("/srv/own/rule", "ruled from there"),
+            ("/srv/own", "supervisor of sandboxes"),
+            ("/srv/own/rule", "supervisor of sandboxes"),
             ("/srv/root", "shows the kernel (proc)"),
             ("/srv/k/a", "shows the kernel (cgroup2)"),
             ("/srv/app", "listens at /srv/app/run/app.sock"),
@@ -352,7 +352,7 @@ mod tests {
             ("/home/ada/.config/gcloud/x", "nothing of ~/.config/gcloud"),
             ("/srv/x/.local/share/docker/volumes", "nothing of ~/.local/share/docker"),
         ] {
-            let reason = host().judge(Path::new(path), false).unwrap_err();
+            let reason = host().check_path(Path::new(path), false).unwrap_err();
             assert!(reason.contains(why), "{path}: {reason}");
         }
         for path in [
@@ -363,15 +363,18 @@ mod tests {
             "/srv/application",
             "/data",
         ] {
-            host().judge(Path::new(path), false).unwrap();
+            host().check_path(Path::new(path), false).unwrap();
         }
         assert!(
-            host().judge(Path::new("/usr/share"), true).unwrap_err().contains("nothing of /usr")
+            host()
+                .check_path(Path::new("/usr/share"), true)
+                .unwrap_err()
+                .contains("nothing of /usr")
         );
-        host().judge(Path::new("/data"), true).unwrap();
+        host().check_path(Path::new("/data"), true).unwrap();
         for cache in ["/srv/people/ada/.cache", "/srv/people/ada/.cache/code-sandboxes/x"] {
-            host().judge(Path::new(cache), false).unwrap();
-            let reason = host().judge(Path::new(cache), true).unwrap_err();
+            host().check_path(Path::new(cache), false).unwrap();
+            let reason = host().check_path(Path::new(cache), true).unwrap_err();
             assert!(reason.contains("decides what is run"), "{reason}");
         }
     }
@@ -379,11 +382,11 @@ mod tests {
     #[test]
     fn a_home_is_known_by_its_keys_wherever_it_is() {
         let folder = tempfile::tempdir().unwrap();
-        host().judge(folder.path(), false).unwrap();
+        host().check_path(folder.path(), false).unwrap();
         fs::create_dir(folder.path().join(".ssh")).unwrap();
-        let reason = host().judge(folder.path(), false).unwrap_err();
+        let reason = host().check_path(folder.path(), false).unwrap_err();
         assert!(reason.contains(".ssh is in it"), "{reason}");
-        host().judge(&folder.path().join("project"), false).unwrap();
+        host().check_path(&folder.path().join("project"), false).unwrap();
     }
 
     #[test]
@@ -394,7 +397,7 @@ mod tests {
         assert!(host.own.contains(&real(folder.path()).join("not/there/yet")));
         assert!(host.own.iter().any(|own| own.ends_with("code-sandboxes")));
         assert!(host.own.iter().any(|own| own.ends_with("snapshots")));
-        host.judge(&real(folder.path()), true).unwrap_err();
+        host.check_path(&real(folder.path()), true).unwrap_err();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One sandbox: a place, and interpreters in it. Every verb of it, for backends of every kind.
+//! One sandbox: its base, and interpreters in it. Every verb of a sandbox, for backends of every kind.
 
 use std::fmt;
 use std::future::Future;
@@ -23,19 +23,19 @@ use crate::pause::{PauseGuard, pause_contexts};
 use crate::snapshots::{StoredSnapshot, load_variables};
 use crate::system_packages;
 
-/// What works with the files of a sandbox.
+/// The files of a sandbox.
 type Files = Arc<dyn FileSystem>;
 
-/// What one kind of local sandbox does in its own way. Everything else is the same for all of them.
+/// Hooks with which a backend changes verbs of a sandbox. Everything else is the same for all backends.
 #[async_trait]
 pub trait InstanceHooks: fmt::Debug + Sized + Send + Sync + 'static {
-    /// Says how to get those packages of the system where no sandbox installs them while it runs.
+    /// Returns the hint how to get those packages of the system, where no sandbox installs them while it runs.
     fn system_packages_hint(names: &[String]) -> String;
 
     /// Installs packages of the system, whose names have been checked.
     ///
     /// # Errors
-    /// `Unsupported` where there are none but those of the host or the image.
+    /// `Unsupported` where only the packages of the host or the image can be used.
     async fn install_system_packages(
         instance: &StandardInstance<Self>,
         names: &[String],
@@ -44,18 +44,18 @@ pub trait InstanceHooks: fmt::Debug + Sized + Send + Sync + 'static {
         Err(error.with_hint(Self::system_packages_hint(names)))
     }
 
-    /// Refuses a run that its interpreters cannot do as it was asked for.
+    /// Refuses a run with settings that its interpreters do not have.
     ///
     /// # Errors
-    /// `Unsupported`, saying what it was.
+    /// `Unsupported`, with the setting.
     fn check_run(&self, _place: &SandboxBase, _request: &RunCode) -> Result<()> {
         Ok(())
     }
 
-    /// Refuses a context that its interpreters cannot be as it was asked for.
+    /// Refuses a context with settings that its interpreters do not have.
     ///
     /// # Errors
-    /// `Unsupported`, saying what it was.
+    /// `Unsupported`, with the setting.
     fn check_context(&self, _place: &SandboxBase, _spec: &ContextSpec) -> Result<()> {
         Ok(())
     }
@@ -72,7 +72,7 @@ pub trait InstanceHooks: fmt::Debug + Sized + Send + Sync + 'static {
         Err(instance.base.unsupported("create_snapshot"))
     }
 
-    /// Takes a sandbox that has not ended back to a snapshot.
+    /// Restores a snapshot in a sandbox that has not ended.
     ///
     /// # Errors
     /// `Unsupported` where there are none.
@@ -91,26 +91,26 @@ pub trait InstanceHooks: fmt::Debug + Sized + Send + Sync + 'static {
         Err(instance.base.unsupported("expose_port"))
     }
 
-    /// Holds whatever runs in a sandbox. No code does, and nothing is asked of it until it goes on.
+    /// Pauses everything that runs in a sandbox. Verbs are refused until the sandbox is resumed.
     ///
     /// # Errors
-    /// Whatever keeps it from being paused; it goes on then.
+    /// The reason why the sandbox could not be paused; it continues to run then.
     async fn pause(instance: &StandardInstance<Self>) -> Result<()> {
         Err(instance.base.unsupported("pause"))
     }
 
-    /// Lets a sandbox go on that is paused. One that goes on already is no error.
+    /// Resumes a sandbox that is paused. A running one is no error.
     ///
     /// # Errors
-    /// Whatever keeps it from going on.
+    /// The reason why the sandbox could not be resumed.
     async fn resume(instance: &StandardInstance<Self>) -> Result<()> {
         Err(instance.base.unsupported("resume"))
     }
 
-    /// What a sandbox that has not ended uses.
+    /// Measures what a sandbox that has not ended uses.
     ///
     /// # Errors
-    /// `Unsupported` where nobody knows.
+    /// `Unsupported` where that cannot be measured.
     async fn metrics(instance: &StandardInstance<Self>) -> Result<Metrics> {
         Err(instance.base.unsupported("metrics"))
     }
@@ -119,19 +119,19 @@ pub trait InstanceHooks: fmt::Debug + Sized + Send + Sync + 'static {
 /// One sandbox.
 #[derive(Debug)]
 pub struct StandardInstance<K> {
-    /// Before the contexts: what runs in the box ends before anybody lets go of it.
+    /// Declared before the contexts: processes of the sandbox end before the contexts are dropped.
     pub base: SandboxBase,
-    /// Its interpreters.
+    /// The interpreters.
     pub contexts: Contexts,
-    /// What only sandboxes of its kind have.
+    /// The hooks of its backend.
     pub kind: K,
 }
 
 impl<K: InstanceHooks> StandardInstance<K> {
-    /// Brings its files there, makes the working directory, and starts the default interpreter unless that shall wait.
+    /// Uploads the files of a create, makes the working directory, and starts the default interpreter unless `lazy`.
     ///
     /// # Errors
-    /// Whatever went wrong; `Terminated` when its lifetime ended meanwhile.
+    /// The first failure; `Terminated` when the lifetime ended meanwhile.
     pub async fn prepare(
         &self,
         files: impl Future<Output = Result<()>> + Send,
@@ -146,14 +146,14 @@ impl<K: InstanceHooks> StandardInstance<K> {
             }
             if lazy { Ok(()) } else { self.contexts.for_run(None).warm_up().await }
         };
-        // When its lifetime ended meanwhile, that is the reason, and not what broke then.
+        // When the lifetime ended meanwhile, that is the reason, and not the failure that followed.
         prepared.await.map_err(|error| self.base.ensure_running("create").err().unwrap_or(error))
     }
 
-    /// The same, with the files and variables of a snapshot. `python` is the version of its interpreter.
+    /// Prepares the sandbox from the files and variables of a snapshot. `python` is the version of its interpreter.
     ///
     /// # Errors
-    /// As [`StandardInstance::prepare`]; `InvalidArgument` for what cannot be used here.
+    /// As [`StandardInstance::prepare`]; `InvalidArgument` for a snapshot that cannot be used here.
     pub async fn prepare_from(
         &self,
         snapshot: Option<&StoredSnapshot>,
@@ -171,14 +171,14 @@ impl<K: InstanceHooks> StandardInstance<K> {
         let Some(stored) = snapshot else { return Ok(()) };
         let StoredSnapshot { info, .. } = stored;
         self.base.describe("snapshot", json!({"id": info.id, "name": info.name}));
-        // Commands alone need no interpreter.
+        // A sandbox for commands only needs no interpreter.
         match spec.single_use {
             Some(SingleUse::Commands) => Ok(()),
             _ => load_variables(&self.contexts, stored).await,
         }
     }
 
-    /// Its life begins now, also when it was made ahead.
+    /// Starts the lifetime of the sandbox, which may have been made ahead.
     pub fn begin(&self, spec: &CreateSpec) {
         self.base.begin(spec);
     }
@@ -203,7 +203,7 @@ impl<K: InstanceHooks> StandardInstance<K> {
         self.kind.check_run(&self.base, request)
     }
 
-    /// What can be paused, or is.
+    /// Returns the base of a sandbox that can be paused or resumed.
     fn can_pause(&self, operation: &'static str) -> Result<&SandboxBase> {
         self.base.ensure_not_ended(operation)?;
         let can = self.base.capabilities.pause;
@@ -316,7 +316,7 @@ impl<K: InstanceHooks> Life for StandardInstance<K> {
         }
         let contexts = pause_contexts(&self.contexts, "pause").await?;
         base.pause.set(Some(PauseGuard { _contexts: contexts, _in_use: base.expiry.in_use() }));
-        // Whoever gives up here may have paused it.
+        // A caller that is cancelled here may have paused the sandbox.
         let paused = K::pause(self).await;
         if paused.is_err() {
             base.pause.set(None);
@@ -335,7 +335,7 @@ impl<K: InstanceHooks> Life for StandardInstance<K> {
         Ok(())
     }
 
-    // Nowhere yet: each is declared unsupported in the capabilities, and says so.
+    // No backend of this crate has it: the capabilities declare it unsupported.
 
     async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
         Err(self.base.unsupported("fork"))
@@ -374,7 +374,7 @@ impl<K: InstanceHooks> CodeOps for StandardInstance<K> {
         self.kind.check_context(&self.base, &spec)?;
         if let Some(path) = &mut spec.cwd {
             *path = resolve_directory(&self.base.cwd, path);
-            // Elsewhere the interpreter makes it when it starts.
+            // Without commands the interpreter makes the directory when it starts.
             if self.base.capabilities.commands {
                 self.base.make_directory("cwd", path).await?;
             }
@@ -383,7 +383,7 @@ impl<K: InstanceHooks> CodeOps for StandardInstance<K> {
     }
 
     async fn list_contexts(&self, _call: &CallContext) -> Result<Vec<Context>> {
-        // Where nothing runs code, there is not even the one that everything else has.
+        // A sandbox that runs no code has not even the default context.
         self.needs(self.base.capabilities.run_code, "list_contexts")?;
         Ok(self.contexts.list())
     }

@@ -1,10 +1,10 @@
-//! The sandboxes of this process, which end with it, so that there are no others to list.
+//! The sandboxes of this process. They end with the process, so that there are no others to list.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sandbox_core::{Instance, ListQuery, Page, SandboxInfo, SandboxStatus};
 
-/// What a backend has made and somebody still has.
+/// The instances of a backend that are still in use.
 #[derive(Debug)]
 pub struct InstanceRegistry<I>(Mutex<Vec<Weak<I>>>);
 
@@ -19,19 +19,19 @@ impl<I: Instance> InstanceRegistry<I> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of one more.
+    /// Adds an instance.
     pub fn add(&self, instance: &Arc<I>) {
         let mut made = self.made();
         made.retain(|other| other.strong_count() > 0);
         made.push(Arc::downgrade(instance));
     }
 
-    /// All that somebody still has.
+    /// Returns all instances that are still in use.
     pub fn instances(&self) -> Vec<Arc<I>> {
         self.made().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Those that have not ended and have the tags, on one page.
+    /// Returns the sandboxes that have not ended and have the tags, on one page.
     pub fn list(&self, query: &ListQuery) -> Page<SandboxInfo> {
         let wanted = |info: &SandboxInfo| {
             let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);

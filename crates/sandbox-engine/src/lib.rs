@@ -1,12 +1,12 @@
 //! What a sandbox on any host is made of.
 //!
-//! A backend brings a [`ProcessHost`](host::ProcessHost), which starts processes, and [`FileSystem`](host::FileSystem). On top of them
-//! are [`interpreter`] (contexts and runs), [`commands`], packages, snapshots and the end of a sandbox's life. [`SandboxBase`] is
-//! a box with all of that but code; a [`StandardInstance`] is one with interpreters, and every verb of a sandbox, to which a
-//! backend adds what its [`InstanceHooks`] does otherwise.
+//! A backend brings a [`ProcessHost`](host::ProcessHost), which starts processes, and a [`FileSystem`](host::FileSystem).
+//! On top of them are [`interpreter`] (contexts and runs), [`commands`], packages, snapshots and the end of a sandbox's
+//! life. [`SandboxBase`] is a sandbox without interpreters; a [`StandardInstance`] has interpreters and every verb of a
+//! sandbox, which a backend changes with [`InstanceHooks`].
 //!
-//! Code runs in a *worker*, a process that executes code and does nothing else: [`Request`] and [`Reply`] are what is spoken
-//! with one.
+//! Code runs in a *worker*, a process that executes code and does nothing else. [`Request`] and [`Reply`] are the
+//! messages between host and worker.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -4,8 +4,8 @@
 //! [`Request`] and waits for its last [`Reply`] before the next one. Standard output and standard
 //! error are not messages: they are the worker's descriptors 1 and 2.
 //!
-//! Everything a worker says is a claim of code that nobody trusts. It may decide what its own
-//! result looks like and nothing else.
+//! A worker runs hostile code, so each of its messages is a claim. A worker decides what its own result looks like, and
+//! nothing else.
 
 mod reply;
 
@@ -30,27 +30,27 @@ pub enum RunMode {
 /// One piece of code to run.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Run {
-    /// Chosen by the host, repeated in every reply.
+    /// The id of the run, chosen by the host and repeated in every reply.
     pub id: i64,
     /// How the code is run.
     pub mode: RunMode,
-    /// Python source.
+    /// The Python source.
     pub code: String,
-    /// The name tracebacks show. Empty: `<cell-N>`, or `<stdin>` for a script. For a script it is
-    /// also `__file__`, and its directory is the first place that imports look in.
+    /// The file name in tracebacks. Empty: `<cell-N>`, or `<stdin>` for a script. For a script it is also `__file__`,
+    /// and its directory is the first in the import path.
     pub filename: String,
-    /// Working directory of this run only. Empty: the worker's own, which code may change.
+    /// The working directory of this run only. Empty: the worker's own, which code may change.
     pub cwd: String,
-    /// Environment variables of this run only; the former values come back after it.
+    /// Environment variables of this run only; the former values are restored after the run.
     pub env: Vec<(String, String)>,
     /// `sys.argv` of this run. Empty: `[filename]` for a script, `[""]` for a cell.
     pub argv: Vec<String>,
-    /// A descriptor rides on the first bytes of this frame and is standard input of this run.
-    /// Otherwise standard input is at its end.
+    /// Says that a descriptor is attached to the first bytes of this frame: the standard input of the run. Without a
+    /// descriptor the standard input is at its end.
     pub has_stdin: bool,
 }
 
-/// What a host asks of a worker.
+/// A message from the host to a worker.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Request {
@@ -64,7 +64,7 @@ pub enum Request {
     ///
     /// Fields: id, name.
     GetVariable {
-        /// Chosen by the host, repeated in the reply.
+        /// The id of the request, repeated in the reply.
         id: i64,
         /// An identifier; anything else fails as invalid and is never evaluated.
         name: String,
@@ -74,59 +74,60 @@ pub enum Request {
     ///
     /// Fields: id, json.
     SetVariables {
-        /// Chosen by the host, repeated in the reply.
+        /// The id of the request, repeated in the reply.
         id: i64,
         /// A JSON object; its keys must be identifiers.
         json: String,
     },
-    /// Says which request the SIGINT means that follows it. No answer. A worker that has finished
-    /// that request ignores it; one that has not begun it yet is interrupted as it begins.
+    /// Names the request that the following SIGINT interrupts. No answer. A worker that has finished the request
+    /// ignores the signal; a worker that has not started the request is interrupted as the request starts.
     ///
     /// Fields: id.
     Interrupt {
-        /// The request.
+        /// The id of the request to interrupt.
         id: i64,
     },
-    /// Asks for a copy of the worker that waits, in case it is wanted later. A descriptor rides on the first bytes of this
-    /// frame, on which the copy tells that it is there, and is woken. Answer: one `Acknowledged`.
+    /// Asks for a copy of the worker that waits to be restored. A descriptor is attached to the first bytes of this
+    /// frame. On it the copy reports that it is there, and gets its commands. Answer: one `Acknowledged`.
     ///
     /// Fields: id.
     Checkpoint {
-        /// Chosen by the host, repeated in the reply.
+        /// The id of the request, repeated in the reply.
         id: i64,
     },
-    /// Asks for the variables of `__main__` as bytes. A descriptor rides on the first bytes of this frame. On it a copy of
-    /// the worker sends pieces, each behind its length (four bytes, little endian): one with fields, which tells what comes,
-    /// then the bytes, then an empty one. Answer: one `Acknowledged`, before that.
+    /// Asks for the variables of `__main__` as bytes. A descriptor is attached to the first bytes of this frame. On it
+    /// a copy of the worker sends chunks, each after its length (four bytes, little endian): first a header with
+    /// fields, then the bytes, then an empty chunk. Answer: one `Acknowledged`, before the chunks.
     ///
-    /// Fields: id. Fields of the first piece: count, left_out (list).
+    /// Fields: id. Fields of the header: count, left_out (list), imported (list).
     ExportVariables {
-        /// Chosen by the host, repeated in the reply.
+        /// The id of the request, repeated in the reply.
         id: i64,
     },
-    /// Takes variables that another worker gave as bytes into `__main__`. A descriptor rides on the first bytes of this
-    /// frame, on which they come. Answer: one `Acknowledged`, when they are there or it is known why they are not.
+    /// Loads variables that another worker has exported into `__main__`. A descriptor is attached to the first bytes of
+    /// this frame, on which the chunks come. Answer: one `Acknowledged`, when the variables are loaded or loading has
+    /// failed.
     ///
     /// Fields: id.
     ImportVariables {
-        /// Chosen by the host, repeated in the reply.
+        /// The id of the request, repeated in the reply.
         id: i64,
     },
-    /// Answers a `ToolCall` or a `ListTools` of the active run. Answers come in any order. One to a call that nobody waits
-    /// for any more is ignored.
+    /// Answers a `ToolCall` or a `ListTools` of the active run. Answers come in any order. An answer to a call that was
+    /// cancelled is ignored.
     ///
     /// Fields: id, call, ok, content.
     ToolResult {
-        /// The run.
+        /// The id of the run.
         id: i64,
         /// The number of the call.
         call: i64,
-        /// The result as JSON, or why there is none in words for people.
+        /// The result as JSON, or the error for people.
         outcome: Result<String, String>,
     },
 }
 
-/// Enums that travel as a number: the position in `ALL`.
+/// Enums that are sent as a number: the position in `ALL`.
 trait Coded: Copy + PartialEq + 'static {
     const ALL: &'static [Self];
 
@@ -187,7 +188,7 @@ impl Request {
     /// Reads a frame that a host sent.
     ///
     /// # Errors
-    /// Whatever does not fit the vocabulary exactly.
+    /// Every message that does not fit the vocabulary exactly.
     pub fn decode(frame: Frame<'_>) -> Result<Self, WireError> {
         frame.read(Self::read)
     }

@@ -1,4 +1,4 @@
-//! A sandbox that is paused: nothing in it runs, and nothing is asked of it until it goes on.
+//! Pausing a sandbox: while it is paused, nothing in it runs, and verbs are refused.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,20 +8,20 @@ use tokio::sync::Mutex as Turn;
 
 use crate::expiry::ActivityGuard;
 
-/// Whether a sandbox is paused.
+/// The pause of a sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct PauseState {
-    /// PauseGuard by whoever pauses or resumes, takes a snapshot or goes back to one.
+    /// Serializes pausing, resuming, taking snapshots and restoring them.
     pub(crate) turn: Turn<()>,
     paused: Mutex<Option<PauseGuard>>,
 }
 
-/// What waits while a sandbox is paused.
+/// Kept while a sandbox is paused.
 #[derive(Debug)]
 pub(crate) struct PauseGuard {
-    /// Runs that came too late to be refused.
+    /// Suspended contexts, which hold runs that came too late to be refused.
     pub(crate) _contexts: Vec<SuspendedContext>,
-    /// Time that passes for nobody is no idle time.
+    /// Keeps the paused time from counting as idle time.
     pub(crate) _in_use: ActivityGuard,
 }
 
@@ -35,24 +35,24 @@ impl PauseState {
     }
 
     pub(crate) fn set(&self, paused: Option<PauseGuard>) {
-        // What waited may go on when nobody looks here any more.
+        // The former guard is dropped outside of the lock: what it suspends may continue then.
         let _former = std::mem::replace(&mut *self.paused(), paused);
     }
 
-    /// The error of everything that is asked of it meanwhile.
+    /// Refuses an operation while the sandbox is paused.
     pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
         if !self.is_paused() {
             return Ok(());
         }
         let error = Error::new(ErrorKind::Unavailable, operation, "the sandbox is paused");
-        Err(error.with_hint(hint_with_rust("`sandboxes resume ID` lets it go on", ".resume()")))
+        Err(error.with_hint(hint_with_rust("`sandboxes resume ID` resumes it", ".resume()")))
     }
 }
 
-/// Every context, none of which runs code.
+/// Suspends every context. None may run code.
 ///
 /// # Errors
-/// `Unavailable` when one does.
+/// `Unavailable` when one runs code.
 pub async fn pause_contexts(
     contexts: &Contexts,
     operation: &'static str,
@@ -64,10 +64,10 @@ pub async fn pause_contexts(
     Ok(paused)
 }
 
-/// One context that runs no code.
+/// Suspends one context, which must not run code.
 ///
 /// # Errors
-/// `Unavailable` when it does.
+/// `Unavailable` when it runs code.
 pub async fn pause_context(
     context: &InterpreterContext,
     operation: &'static str,
@@ -79,7 +79,10 @@ pub async fn pause_context(
     let (message, hint) = if context.is_executing() {
         (format!("code runs in context {id}"), "wait for it, or interrupt it")
     } else {
-        (format!("context {id} is busy with another snapshot or a variable"), "wait for that")
+        (
+            format!("context {id} is busy with another snapshot or a variable"),
+            "wait until it has ended",
+        )
     };
     let error = Error::new(ErrorKind::Unavailable, operation, message);
     Err(error.with_retry(Retry::Temporary).with_hint(hint))

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::expiry::ActivityTracker;
 
-/// Between attempts to accept, when this process has no descriptors left.
+/// Delay between attempts to accept, when this process has no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// A connection to a server in a sandbox.
@@ -25,13 +25,13 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
-/// The servers in a sandbox. It does not keep the sandbox alive.
+/// Connects to the servers in a sandbox. It does not keep the sandbox alive.
 #[async_trait]
 pub trait Servers: fmt::Debug + Send + Sync + 'static {
-    /// Connects to what listens on that port of the sandbox's loopback.
+    /// Connects to a port of the sandbox's loopback.
     ///
     /// # Errors
-    /// Nothing listens there, or the sandbox has ended.
+    /// When nothing listens there, or the sandbox has ended.
     async fn connect(&self, port: u16) -> io::Result<Box<dyn Connection>>;
 
     /// Waits until the sandbox has ended.
@@ -59,12 +59,12 @@ impl Drop for Exposed {
 }
 
 impl Ports {
-    /// The ports of a sandbox with so many connections at a time. Further ones wait.
+    /// Exposes ports of a sandbox, with at most that many connections at a time. Further ones wait.
     pub fn new(there: Arc<dyn Servers>, max_connections: usize) -> Self {
         Self { there, room: Arc::new(Semaphore::new(max_connections)), exposed: Mutex::default() }
     }
 
-    /// Listens on the loopback of this host for a port of the sandbox. Asked again, it is the same place.
+    /// Listens on the loopback of this host for a port of the sandbox. A port that is exposed again keeps its address.
     ///
     /// # Errors
     /// `InvalidArgument` for port 0; `Unavailable` when no port is free here.
@@ -88,7 +88,7 @@ impl Ports {
     }
 }
 
-/// Refuses what is no port.
+/// Refuses port 0.
 ///
 /// # Errors
 /// `InvalidArgument` for port 0.
@@ -99,7 +99,7 @@ pub fn check_port(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// A port of a sandbox that is reached on that port of this host.
+/// Describes a port of a sandbox that is reached on that port of this host.
 pub fn on_loopback(port: u16, here: u16) -> TunnelInfo {
     let url = format!("http://{}:{here}", Ipv4Addr::LOCALHOST);
     TunnelInfo { port, url, protocol: "http".into(), headers: BTreeMap::new() }
@@ -111,7 +111,7 @@ async fn listen() -> io::Result<(TcpListener, u16)> {
     Ok((listener, here))
 }
 
-/// Until the sandbox has ended. What runs here ends with it.
+/// Accepts connections until the sandbox has ended. The connections end with this.
 async fn serve(
     listener: TcpListener,
     there: Arc<dyn Servers>,
@@ -121,7 +121,7 @@ async fn serve(
 ) {
     let mut connections = JoinSet::new();
     let next = async || {
-        // Fails only when it is closed, and nothing closes it.
+        // Fails only when the semaphore is closed, and nothing closes it.
         let place = Arc::clone(&room).acquire_owned().await;
         (place, listener.accept().await)
     };
@@ -147,7 +147,7 @@ async fn serve(
     }
 }
 
-/// A connection, from its beginning to its end. Where nothing listens it ends at once.
+/// Carries a connection from its beginning to its end. Where nothing listens it ends at once.
 async fn carry(mut here: TcpStream, there: Arc<dyn Servers>, port: u16) {
     let carried = async {
         here.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! One of something ahead: who makes one after the other finds the next one made.
+//! Pre-warms one sandbox for callers that create several in a row.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,16 +8,15 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// The last one shall have begun its work before the next one is made beside it.
+/// Delay before the next sandbox is made, so that the last one starts its work first.
 const START_DELAY: Duration = Duration::from_millis(2);
 
-/// How long a spare waits for somebody who wants it.
+/// How long a pre-warmed sandbox waits for a caller.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// At most one `T`, made by a recipe `R`, and what the last one was made by.
+/// Keeps at most one pre-warmed `T`, made by a recipe `R`, and the recipe of the last one.
 ///
-/// A spare is for one owner, and belongs to the async runtime in which it was made. Without this, or without its runtime,
-/// it is dropped.
+/// A pre-warmed sandbox belongs to the async runtime in which it was made. It is dropped with the pool or that runtime.
 #[derive(Debug)]
 pub struct PrewarmPool<R, T> {
     state: Mutex<State<R, T>>,
@@ -29,7 +28,7 @@ struct State<R, T> {
     spare: Option<Prewarmed<R, T>>,
 }
 
-/// A task that makes a `T` and keeps it until it is claimed. Without this handle the task ends.
+/// A task that makes a `T` and keeps it until it is claimed. The task ends when this handle is dropped.
 #[derive(Debug)]
 struct Prewarmed<R, T> {
     recipe: R,
@@ -50,7 +49,8 @@ impl<R: Clone, T: Send + 'static> PrewarmPool<R, T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The spare, when its recipe fits and it belongs to this runtime. Waits for one that is being made.
+    /// Takes the pre-warmed sandbox when its recipe fits and it belongs to this runtime. Waits for one that is being
+    /// made.
     pub async fn take(&self, fits: impl Fn(&R) -> bool) -> Option<T> {
         let runtime = Handle::current().id();
         let fits = |spare: &mut Prewarmed<R, T>| spare.runtime == runtime && fits(&spare.recipe);
@@ -60,10 +60,10 @@ impl<R: Clone, T: Send + 'static> PrewarmPool<R, T> {
         claimed.await.ok()
     }
 
-    /// One was made by this recipe. Has another made when `again` says so of the recipe and of the one before; it is kept
-    /// for two seconds.
+    /// Reports that a sandbox was made by this recipe. Pre-warms another one when `again` accepts the recipe and the one
+    /// before. It is kept for two seconds.
     ///
-    /// Whatever keeps it from being made, the next one meets it too, and tells.
+    /// A failure to make it is not reported: the next create meets and reports the same failure.
     pub fn prepare<Making>(
         &self,
         recipe: R,
@@ -84,9 +84,9 @@ impl<R: Clone, T: Send + 'static> PrewarmPool<R, T> {
     }
 }
 
-/// Whether anything may be made ahead for somebody who asks for that.
+/// Returns true when a sandbox of that request may be made ahead.
 pub fn is_prewarmable(spec: &CreateSpec) -> bool {
-    // What is mounted is what is there when somebody asks, and not a moment before.
+    // A mount is what is there at the time of the create, and not before.
     spec.single_use.is_none() && spec.mounts.is_empty()
 }
 

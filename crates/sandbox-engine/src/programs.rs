@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Where programs are looked for when `PATH` is not set, as shells do.
+/// Directories of programs when `PATH` is not set, as shells have them.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Finds a program on this process's `PATH`.
@@ -17,7 +17,7 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-/// Whether that is a file that somebody may execute.
+/// Returns true for a file with an execute permission.
 pub fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

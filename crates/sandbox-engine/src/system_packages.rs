@@ -1,4 +1,4 @@
-//! Packages of a system's package manager: names, the managers that are known, and how each installs.
+//! Packages of the system's package manager: names, the known package managers, and how each installs.
 
 use sandbox_core::{Error, Result};
 
@@ -8,7 +8,7 @@ const OPERATION: &str = "install_packages";
 const MAX_NAMES: usize = 1000;
 const MAX_LENGTH: usize = 200;
 
-/// Package managers of hosts: the program, and the words before the names.
+/// Package managers of hosts: the program, and the arguments before the names.
 const MANAGERS: [(&str, &str); 7] = [
     ("apt-get", "apt-get install -y"),
     ("dnf", "dnf install -y"),
@@ -19,8 +19,8 @@ const MANAGERS: [(&str, &str); 7] = [
     ("nix-env", "nix-env -i"),
 ];
 
-/// Installs packages in a box, as root of it, with the package manager that it has: for a shell, with the names as its
-/// arguments. It ends early when its standard input does. Without capabilities apt cannot become the user that fetches.
+/// Shell script that installs packages as root of the sandbox with its package manager. The names are its arguments. It
+/// ends early when its standard input ends. Without capabilities apt cannot become the user that fetches.
 pub const SCRIPT: &str = r#"exec 3<&0 </dev/null
 install() {
     if command -v apt-get >/dev/null; then
@@ -47,10 +47,10 @@ exit "$status"
 /// The status of [`SCRIPT`] where there is no package manager.
 pub const NO_MANAGER: i64 = 96;
 
-/// Names as package managers take them: no option, no path and no address.
+/// Checks names as package managers take them: no option, no path and no address.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no name.
+/// `InvalidArgument` for a malformed name.
 pub fn checked(names: Vec<String>) -> Result<Vec<String>> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._+:=~-".contains(c);
     let is_name = |name: &String| {
@@ -72,7 +72,7 @@ pub fn checked(names: Vec<String>) -> Result<Vec<String>> {
     }
 }
 
-/// The command that installs them on this host.
+/// Returns the command that installs the packages on this host.
 #[must_use]
 pub fn command_here(names: &[String]) -> String {
     let found = MANAGERS.iter().find(|(program, _)| on_path(program).is_some());
@@ -80,7 +80,7 @@ pub fn command_here(names: &[String]) -> String {
     format!("{words} {}", names.join(" "))
 }
 
-/// Says what a box lacks that shows the programs of this host.
+/// Makes the hint for a sandbox that shows the programs of this host.
 #[must_use]
 pub fn hint_of_host(names: &[String]) -> String {
     format!(
@@ -89,7 +89,7 @@ pub fn hint_of_host(names: &[String]) -> String {
     )
 }
 
-/// The error of an installation that failed, from what was said.
+/// Makes the error of a failed installation from its output.
 #[must_use]
 pub fn failed(said: &str, status: i64, closed: bool) -> Error {
     use sandbox_core::ErrorKind::{

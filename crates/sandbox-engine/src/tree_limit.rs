@@ -1,4 +1,4 @@
-//! A limit of the CPU time of a process and of everything that it has started.
+//! Limits the CPU time of a process and everything that it has started.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use tokio::time::Instant;
 
 use crate::host::{Process, TreeClock};
 
-/// How soon what was used is looked at again, and how many times as long as a look takes. It costs a look at every process
-/// of this host.
-const POLL: Duration = Duration::from_millis(20);
-const SHARE: u32 = 20;
+/// Minimum time between two measurements, each of which reads every process of this host.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// One limit, and how much of it is used up.
+/// Minimum time between two measurements, as a multiple of the time that one takes.
+const MEASURE_SHARE: u32 = 20;
+
+/// One limit, and how much of it was used.
 #[derive(Debug)]
 pub(crate) struct TreeLimit {
     clock: Box<dyn TreeClock>,
@@ -21,30 +22,30 @@ pub(crate) struct TreeLimit {
 }
 
 impl TreeLimit {
-    /// A limit of what is used from now on. `None`: nobody can tell what that is.
+    /// Starts a limit for what is used from now on. `None`: the usage cannot be measured.
     pub(crate) fn begin(process: &dyn Process, limit: Duration) -> Option<Self> {
         let clock = process.tree_clock()?;
-        Some(Self { clock, limit, used: Duration::ZERO, next: Instant::now() + POLL })
+        Some(Self { clock, limit, used: Duration::ZERO, next: Instant::now() + POLL_INTERVAL })
     }
 
-    /// Looks at what was used. That takes a few milliseconds.
-    pub(crate) fn look(&mut self) {
+    /// Measures the usage, which takes a few milliseconds.
+    pub(crate) fn measure(&mut self) {
         let began = Instant::now();
         self.used = self.clock.used();
-        self.next = Instant::now() + POLL.max(began.elapsed() * SHARE);
+        self.next = Instant::now() + POLL_INTERVAL.max(began.elapsed() * MEASURE_SHARE);
     }
 
-    /// When it is to be looked at again.
+    /// Returns the time of the next measurement.
     pub(crate) fn next(&self) -> Instant {
         self.next
     }
 
-    /// Whether it is time for that.
+    /// Returns true when it is time for the next measurement.
     pub(crate) fn is_due(&self) -> bool {
         self.next <= Instant::now()
     }
 
-    /// Whether all of it was used when it was looked at.
+    /// Returns true when the limit was used up at the last measurement.
     pub(crate) fn is_used_up(&self) -> bool {
         self.used >= self.limit
     }

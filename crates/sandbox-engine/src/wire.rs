@@ -10,26 +10,26 @@
 
 use thiserror::Error;
 
-/// The longest frame accepted or produced, in bytes, without its length prefix: 64 MiB.
+/// Maximum length of a frame, in bytes, without its length prefix: 64 MiB.
 pub const MAX_FRAME: usize = 64 * 1024 * 1024;
 
-/// The longest packet accepted or produced on a packet socket, in bytes.
+/// Maximum length of a packet on a packet socket, in bytes.
 ///
 /// A packet must fit the default send buffer of a Unix socket.
 pub const MAX_PACKET: usize = 200 * 1024;
 
-/// Items of a list.
+/// Maximum number of items of a list.
 const MAX_ITEMS: usize = 1 << 16;
 
 const LENGTH: usize = 4;
-/// Capacity the reader keeps between frames, in bytes.
+/// Maximum capacity that the reader keeps between frames, in bytes.
 const MAX_KEPT_CAPACITY: usize = 256 * 1024;
 
-/// Why bytes are not a message, or a message cannot become bytes.
+/// Reason why bytes are not a message, or a message cannot become bytes.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The length prefix, or the packet, says that there is not even a kind.
+    /// The length prefix, or the packet, has no room for a kind.
     #[error("empty frame")]
     Empty,
     /// The frame is longer than the limit.
@@ -49,18 +49,19 @@ pub enum WireError {
     /// Bytes are left after the last field.
     #[error("{0} bytes after the last field")]
     Trailing(usize),
-    /// A list is longer than any that is meant. Empty items take a few bytes in a frame, and many times that in memory.
+    /// A list has more items than any message has. Empty items take a few bytes in a frame, and many times that in
+    /// memory.
     #[error("field `{field}` has more than {limit} items")]
     TooMany {
         /// The list.
         field: &'static str,
-        /// The limit that holds for it.
+        /// The limit of that list.
         limit: usize,
     },
     /// The field is not UTF-8.
     #[error("field `{0}` is not UTF-8")]
     NotText(&'static str),
-    /// The field has no meaning: a wrong width, or a number outside of its range.
+    /// The field is malformed: a wrong width, or a number out of range.
     #[error("field `{0}` has an invalid value")]
     Invalid(&'static str),
 }
@@ -68,7 +69,7 @@ pub enum WireError {
 /// One frame, still undecoded. Borrows from its [`FrameReader`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Frame<'a> {
-    /// What message this is; the number space depends on the direction.
+    /// The kind of the message; the numbers depend on the direction.
     pub kind: u8,
     /// The fields.
     pub body: &'a [u8],
@@ -104,9 +105,8 @@ impl<'a> Frame<'a> {
 
 /// Cuts a byte stream into frames.
 ///
-/// It holds what was pushed and not yet taken, never more: take all frames after each push, and
-/// its memory stays below [`MAX_FRAME`] plus one push. The first error is final, because after it
-/// the borders of the frames are unknown.
+/// The reader holds only what was pushed and not yet taken: take all frames after each push, and its memory stays below
+/// [`MAX_FRAME`] plus one push. The first error is final, because after it the borders of the frames are unknown.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: Vec<u8>,
@@ -115,13 +115,13 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// An empty reader.
+    /// Makes an empty reader.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds bytes that came from the stream. After an error they are of no use, and not kept.
+    /// Adds bytes from the stream. Bytes after an error are dropped.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -130,7 +130,7 @@ impl FrameReader {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete frame, or `None` until more bytes are pushed.
+    /// Returns the next complete frame, or `None` until more bytes are pushed.
     ///
     /// # Errors
     /// [`WireError::Empty`] or [`WireError::TooLong`], as soon as the length prefix is there.
@@ -159,7 +159,7 @@ impl FrameReader {
         Ok(Some(Frame { kind: frame[0], body: &frame[1..] }))
     }
 
-    /// Bytes held that belong to no complete frame yet. Not zero at the end of the stream means
+    /// Returns the number of bytes that belong to no complete frame yet. More than 0 at the end of the stream means
     /// that the peer stopped in the middle of a frame.
     #[must_use]
     pub fn pending(&self) -> usize {
@@ -232,8 +232,8 @@ pub fn put_packet(
     Ok(())
 }
 
-/// Fills in a length whose place was reserved. Lengths over `u32` only occur in frames that
-/// [`put_frame`] refuses afterwards, so they may be cut here.
+/// Fills in a length whose bytes were reserved. Lengths over `u32` only occur in frames that [`put_frame`] refuses
+/// afterwards, so they may be cut here.
 fn set_length(out: &mut [u8], at: usize, length: usize) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     out[at..at + LENGTH].copy_from_slice(&length.to_le_bytes());
@@ -246,7 +246,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins at the end of `out`.
+    /// Makes a writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out }
     }
@@ -297,7 +297,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the fields of a message.
+    /// Makes a reader of the fields of a message.
     pub fn new(body: &'a [u8]) -> Self {
         Self { rest: body }
     }

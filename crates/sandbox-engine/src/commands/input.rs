@@ -10,25 +10,25 @@ use super::running::CommandEnd;
 use crate::host::Writable;
 use crate::process::{feed_open, write_all};
 
-/// The character that ends the input of who reads lines from a terminal.
+/// The character that ends the input of a program that reads lines from a terminal.
 const END_OF_FILE: &[u8] = b"\x04";
 
-/// Standard input, as those who hold the command may use it.
+/// Standard input of a command, as its callers may use it.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// The request gave all of it.
+    /// The request gave all of the input.
     Given,
-    /// It is open until it is closed here.
+    /// The input is open until a caller closes it.
     Open(Arc<Mutex<Pipe>>),
 }
 
 /// The writing end.
 #[derive(Debug)]
 pub(super) struct Pipe {
-    /// `None` once it is closed.
+    /// `None` once the stream is closed.
     stream: Option<Box<dyn Writable>>,
     is_terminal: bool,
-    /// Whether the last line on the terminal is not complete.
+    /// Set while the last line on the terminal is not complete.
     in_line: bool,
 }
 
@@ -46,14 +46,14 @@ impl Pipe {
             self.in_line = *last != b'\n';
         }
         write_all(&**stream, data).await.map_err(|error| {
-            nobody_reads("the command has closed its standard input").with_source(error)
+            not_read("the command has closed its standard input").with_source(error)
         })
     }
 
     async fn close(&mut self) {
         let Some(stream) = &self.stream else { return };
         if self.is_terminal {
-            // The first one only hands over a line that is not complete.
+            // The first one only ends a line that is not complete.
             let count = if self.in_line { 2 } else { 1 };
             let _ = write_all(&**stream, &Bytes::from(END_OF_FILE.repeat(count))).await;
             self.in_line = false;
@@ -69,13 +69,13 @@ impl Pipe {
     }
 }
 
-/// Writes what the request gives and then closes.
+/// Writes the input of the request and closes the stream.
 pub(super) async fn give(mut pipe: Pipe, stdin: Stdin) {
     pipe.feed(stdin).await;
     pipe.close().await;
 }
 
-/// Writes what the request gives before anybody else may write.
+/// Writes the input of the request before any caller may write.
 pub(super) async fn give_first(mut pipe: OwnedMutexGuard<Pipe>, stdin: Stdin) {
     pipe.feed(stdin).await;
 }
@@ -86,7 +86,7 @@ impl Input {
         let write = async { pipe.lock().await.write(data).await };
         tokio::select! {
             biased;
-            () = end.over() => Err(nobody_reads("the command has ended")),
+            () = end.finished() => Err(not_read("the command has ended")),
             written = write => written,
         }
     }
@@ -96,7 +96,7 @@ impl Input {
         let close = async { pipe.lock().await.close().await };
         tokio::select! {
             biased;
-            () = end.over() => {}
+            () = end.finished() => {}
             () = close => {}
         }
         Ok(())
@@ -114,6 +114,6 @@ impl Input {
     }
 }
 
-fn nobody_reads(message: &'static str) -> Error {
+fn not_read(message: &'static str) -> Error {
     Error::new(ErrorKind::ConnectionLost, "write_stdin", message).with_effect(Effect::Unknown)
 }

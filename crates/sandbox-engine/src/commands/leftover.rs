@@ -1,8 +1,8 @@
-//! Streams that processes hold which a command has left behind.
+//! Streams of a command that has ended, while its helpers still hold them open.
 //!
-//! A helper such as the `tee` of `exec > >(tee build.log)` puts out the last lines after the command itself has ended, so
-//! what holds the streams has a moment for that. A server in the background holds them for ever: its output is read and
-//! dropped from then on, because it would end at a pipe that nothing reads, or wait for room in it.
+//! A helper such as the `tee` of `exec > >(tee build.log)` prints the last lines after the command itself has ended, so
+//! helpers have a moment for that. A server in the background holds the streams forever: from then on, its output is read
+//! and dropped, because the server would end at a pipe that nothing reads, or wait for room in the pipe.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -16,25 +16,25 @@ use tokio::time::{Instant, sleep};
 
 use crate::host::Readable;
 
-/// How long what holds the streams of a command that has ended may be silent before its output counts as later output.
+/// How long the helpers of a command that has ended may be silent before their output counts as later output.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long it may go on in all, as with Docker.
+/// How long the moment may last in all, as with Docker.
 const MOMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes that it may put out in that time.
+/// Maximum number of bytes that helpers may print in that time.
 const MAX_LATE_BYTES: usize = 8 << 20;
 
-/// Bytes that are still handed out after that time, where there are always more. Each piece counts as a large one, so that
-/// a reader that takes its time for each of them hears of the end all the same.
+/// Bytes that are still handed out after that time, where there is always more. Each chunk counts as a large one, so that
+/// a slow reader gets the end all the same.
 const MAX_OVERTIME_BYTES: usize = 1 << 20;
 const MIN_PIECE: usize = 16 << 10;
 
-/// Streams of a box that are read on at one time. One more closes the oldest.
+/// Maximum number of streams of one sandbox that are drained. One more closes the oldest.
 const MAX_STREAMS: usize = 512;
 
-/// How much is dropped at once, and how long the next piece waits then: what floods its output is slowed down, and does
-/// not keep this process busy.
+/// Bytes that are dropped at once. The next ones wait for an interval, which slows a process down that floods its output,
+/// and keeps this process free.
 const BURST: usize = 256 << 10;
 const QUIET_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -50,24 +50,24 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// Begins now.
+    /// Starts the moment.
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self { silent: now + SILENCE_TIMEOUT, end: now + MOMENT_TIMEOUT, bytes: 0, overtime: 0 }
     }
 
-    /// When it is over, unless more comes before.
+    /// Returns the end of the moment, unless more output comes before.
     pub(super) fn deadline(&self) -> Instant {
         self.silent.min(self.end)
     }
 
-    /// Nothing more is handed out, even if there is more.
+    /// Returns true when nothing more is handed out, even if there is more.
     pub(super) fn is_over(&self) -> bool {
         self.bytes >= MAX_LATE_BYTES || self.overtime >= MAX_OVERTIME_BYTES
     }
 
-    /// Notes output of that length.
-    pub(super) fn heard(&mut self, bytes: usize) {
+    /// Counts output of that length.
+    pub(super) fn count(&mut self, bytes: usize) {
         let now = Instant::now();
         self.silent = now + SILENCE_TIMEOUT;
         if now < self.end {
@@ -78,14 +78,14 @@ impl Moment {
     }
 }
 
-/// The streams of a box that are read on. Dropping it closes them.
+/// The streams of a sandbox that are drained. Dropping this closes them.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
     reading: Mutex<VecDeque<AbortHandle>>,
 }
 
 impl Leftovers {
-    /// Reads a stream to its end and drops what comes.
+    /// Reads a stream to its end and drops the output.
     pub(super) fn drain(&self, stream: Box<dyn Readable>) {
         // Without a runtime no event could have been read either.
         let Ok(runtime) = Handle::try_current() else { return };
@@ -137,14 +137,14 @@ mod tests {
             let mut moment = Moment::new();
             let begun = Instant::now();
             while !moment.is_over() {
-                moment.heard(piece);
+                moment.count(piece);
                 advance(Duration::from_millis(100)).await;
             }
             assert!(begun.elapsed() < Duration::from_secs(10), "{piece}: {:?}", begun.elapsed());
         }
-        // The control: many short lines of a helper that is in time.
+        // The control of this test: many short lines of a helper that is in time.
         let mut moment = Moment::new();
-        (0..1000).for_each(|_| moment.heard(1));
+        (0..1000).for_each(|_| moment.count(1));
         assert!(!moment.is_over());
     }
 }

@@ -1,7 +1,8 @@
-//! Commands of one box: programs that run beside the interpreters.
+//! Commands of one sandbox: programs that run beside the interpreters.
 //!
-//! A command in the foreground belongs to who started it: its output waits for them, and it ends when they drop it. One
-//! in the background belongs to the box: its output is read at once and kept within bounds, and anybody may listen.
+//! A command in the foreground belongs to its caller: its output waits for the caller, and it ends when the caller drops
+//! it. A command in the background belongs to the sandbox: its output is read at once and kept within bounds, and any
+//! number of listeners may connect to it.
 
 mod input;
 mod leftover;
@@ -32,31 +33,31 @@ use self::running::{CommandEnd, Limits, ProcessTree, Progress, Running, watch};
 use crate::host::{Process, ProcessHost, Spawn, Spawned, Terminal};
 use crate::process::{EndReason, StdinCounter, feed};
 
-/// Whatever has to live as long as somebody uses a command.
+/// An object that lives as long as a command is used.
 pub type Guard = Box<dyn Any + Send + Sync>;
 
 const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 
-/// Commands whose trees [`Commands::end_all`] ends. A box may tell only so many trees apart.
+/// Maximum number of commands whose trees [`Commands::end_all`] ends. A sandbox can tell only so many trees apart.
 const MAX_REMEMBERED: usize = 256;
 
-/// Background commands that have ended and can still be connected to.
+/// Maximum number of background commands that have ended and can still be connected to.
 const MAX_ENDED: usize = 64;
 
-/// Characters of a command that listings show.
+/// Maximum number of characters of a command in listings.
 const MAX_SHOWN: usize = 1000;
 
-/// The commands of one box.
+/// The commands of one sandbox.
 #[derive(Debug)]
 pub struct Commands {
     host: Arc<dyn ProcessHost>,
     ended: Arc<EndReason>,
-    /// In the order in which they were started.
+    /// In the order of their start.
     entries: Mutex<VecDeque<Arc<Entry>>>,
     leftovers: Arc<Leftovers>,
 }
 
-/// One command that runs, or is remembered.
+/// One command that runs or is remembered.
 #[derive(Debug)]
 struct Entry {
     id: String,
@@ -75,7 +76,7 @@ struct Background {
 }
 
 impl Commands {
-    /// No commands yet. `ended` says why the box ended, once it has.
+    /// Starts without commands. `ended` is the end reason of the sandbox.
     pub fn new(host: Arc<dyn ProcessHost>, ended: Arc<EndReason>) -> Self {
         Self { host, ended, entries: Mutex::default(), leftovers: Arc::default() }
     }
@@ -84,8 +85,8 @@ impl Commands {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a checked command with that environment beside its own, and relative to that directory. The guard is
-    /// dropped when it has ended or its events are dropped.
+    /// Starts a checked command with that environment beside its own, relative to that directory. The guard is dropped
+    /// when the command has ended or its events are dropped.
     ///
     /// # Errors
     /// As [`ProcessHost::spawn`]; `Timeout` when it does not start within its time limit and the
@@ -113,7 +114,7 @@ impl Commands {
         let spawning = self.host.spawn(spec);
         let spawned = match request.timeout {
             None => spawning.await?,
-            // Code can stop whatever starts beside it, before it is a program that could be ended.
+            // Code can stop a process that starts beside it, before it is a program that could be killed.
             Some(limit) => {
                 let allowance = self.host.start_allowance();
                 let bound = limit.saturating_add(allowance);
@@ -124,7 +125,7 @@ impl Commands {
         Ok(self.command(spawned, started, request, guard))
     }
 
-    /// Makes a command of a program that was started at that time, and may be over.
+    /// Makes a command of a program that was started at that time, and may have ended.
     fn command(
         &self,
         spawned: Spawned,
@@ -212,7 +213,7 @@ impl Commands {
         }
     }
 
-    /// Remembers a command, and forgets old ones that have ended.
+    /// Remembers a command, and drops old ones that have ended.
     fn remember(&self, entry: Arc<Entry>) {
         let mut entries = self.entries();
         forget_oldest(&mut entries, MAX_ENDED, |entry| entry.background.is_some());
@@ -221,17 +222,17 @@ impl Commands {
         entries.push_back(entry);
     }
 
-    /// Commands that run, and background ones that ended and are remembered: the last 64.
+    /// Returns the commands that run, and the last 64 background ones that have ended.
     pub fn list(&self) -> Vec<CommandInfo> {
         let shown = |entry: &&Arc<Entry>| entry.background.is_some() || !entry.end.is_over();
         self.entries().iter().filter(shown).map(|entry| entry.info()).collect()
     }
 
-    /// Listens to a background command: what is kept of its output first, then what comes. The guard is dropped with the
+    /// Listens to a background command: the kept output comes first, then new output. The guard is dropped with the
     /// events.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` for one in the foreground.
+    /// `NotFound`; `InvalidArgument` for a command in the foreground.
     pub fn connect(&self, id: &str, guard: Guard) -> Result<Command> {
         let entries = self.entries();
         let found = entries
@@ -247,7 +248,7 @@ impl Commands {
         })
     }
 
-    /// Ends every command with everything it started, also what one that has ended left behind, and forgets them.
+    /// Kills every command with everything it started, also what an ended command left behind, and drops them all.
     ///
     /// # Errors
     /// As [`Process::kill_tree`].
@@ -261,18 +262,19 @@ impl Commands {
     }
 }
 
-/// What it may mean that a program does not begin.
-pub const STOPPED: &str = "code in the sandbox may stop whatever starts in it; end the sandbox";
+/// The hint for a program that does not start.
+pub const STOPPED: &str =
+    "code in the sandbox may stop every process that starts in it; end the sandbox";
 
-/// What it may mean where somebody else starts it.
-const BUSY: &str = "who starts it, an engine or a server, may be busy or out of reach; nothing is left of it here, so try it again";
+/// The hint where another program, such as an engine, starts the programs.
+const BUSY: &str = "the engine or server that starts it may be busy or out of reach; nothing of the command is left, so try again";
 
 fn not_in_time(bound: Duration, hint: &str) -> Error {
     let message = format!("the command did not start within {}", format_duration(bound));
     Error::new(ErrorKind::Timeout, "start_command", message).with_hint(hint)
 }
 
-/// Forgets the oldest of a kind that have ended, until no more than that are left of it.
+/// Drops the oldest entries of a kind that have ended, until at most `most` are left.
 fn forget_oldest(entries: &mut VecDeque<Arc<Entry>>, most: usize, kind: impl Fn(&Entry) -> bool) {
     let is_over = |entry: &Arc<Entry>| kind(entry) && entry.end.is_over();
     let count = entries.iter().filter(|entry| is_over(entry)).count();
@@ -324,7 +326,7 @@ impl Entry {
         }
     }
 
-    /// A new listener of a background command, from the beginning.
+    /// Makes a new listener of a background command, from the beginning.
     fn listen(&self, guard: Guard) -> Option<Command> {
         static LISTENERS: AtomicU64 = AtomicU64::new(0);
         let Background { output, control } = self.background.as_ref()?;
@@ -344,7 +346,7 @@ impl Entry {
     }
 }
 
-/// Somebody who listens to a background command.
+/// A listener of a background command.
 struct Listener {
     output: Arc<OutputBuffer>,
     number: u64,
@@ -422,7 +424,7 @@ mod tests {
     use super::*;
     use crate::host::{WorkerIo, WorkerSpec};
 
-    /// Takes two seconds to find that there is no such program.
+    /// A host that takes two seconds to find that there is no such program.
     #[derive(Debug)]
     struct Slow {
         allowance: Duration,

@@ -1,4 +1,4 @@
-//! What a background command has printed, as far as it is kept, and who listens.
+//! Bounded output buffer and listeners of a background command.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,48 +11,49 @@ use tokio::time::timeout;
 
 use super::STREAMS;
 
-/// Bytes kept of the beginning of a stream, and again of its end.
+/// Bytes that are kept of the beginning of a stream, and again of its end.
 const KEPT_PER_END: usize = 256 << 10;
 
-/// Pieces kept likewise, because each costs more than its bytes.
+/// Maximum number of chunks at each end, because each chunk costs more than its bytes.
 const MAX_CHUNKS: usize = 4096;
 
-/// Neighbours become one piece up to that size.
+/// Adjacent chunks are joined up to that size.
 const CHUNK: usize = 16 << 10;
 
-/// How far a listener may stay behind before the command is held back. Less than what is kept, so it misses nothing.
+/// How far a listener may lag behind before the command has to wait. Less than what is kept, so the listener misses
+/// nothing.
 const MAX_LAG: u64 = (KEPT_PER_END / 2) as u64;
 
-/// How long a command is held back for a listener that does not read any more.
+/// How long a command waits for a listener that does not read any more.
 const LISTENER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long for one that has not begun to: whoever starts a command and reads at once may be a process away.
+/// How long a command waits for a listener that has not started to read, which may be in another process.
 const BEGINNING: Duration = Duration::from_secs(1);
 
-/// The output of one command, how it ended, and where each listener is.
+/// The output of one command, its end, and the position of each listener.
 #[derive(Debug, Default)]
 pub(super) struct OutputBuffer {
     state: Mutex<State>,
-    /// Told to listeners: there is more.
+    /// Notifies listeners: there is more.
     more: Notify,
-    /// Told to the command: a listener has read, or is gone.
+    /// Notifies the command: a listener has read, or is gone.
     room: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     streams: [Stream; 2],
-    /// Number of the last piece, of both streams together.
+    /// The number of the last chunk, of both streams together.
     last: u64,
     outcome: Option<CommandOutcome>,
     listeners: HashMap<u64, Cursor>,
 }
 
-/// Where a listener is: bytes of each stream that it has read, or read to be lost.
+/// The position of a listener: bytes of each stream that were read or lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     read: [u64; 2],
-    /// How long the command waits for it, if it does.
+    /// How long the command waits for the listener, if it does.
     awaited: Option<Duration>,
 }
 
@@ -75,12 +76,12 @@ impl OutputBuffer {
         self.state().outcome.clone()
     }
 
-    /// Of standard output and standard error.
+    /// Returns the totals of standard output and standard error.
     pub(super) fn totals(&self) -> [StreamTotals; 2] {
         self.state().streams.each_ref().map(Stream::totals)
     }
 
-    /// Waits until no listener is far behind, though not for long.
+    /// Waits until no listener lags far behind, for a limited time.
     pub(super) async fn room(&self) {
         loop {
             let Some(patience) = self.state().held_back() else { return };
@@ -90,13 +91,13 @@ impl OutputBuffer {
         }
     }
 
-    /// A listener will begin soon.
+    /// Announces a listener that will read soon.
     pub(super) fn expect(&self, listener: u64) {
         let cursor = Cursor { awaited: Some(BEGINNING), ..Cursor::default() };
         self.state().listeners.insert(listener, cursor);
     }
 
-    /// The next event for a listener, and last how the command ended.
+    /// Returns the next event for a listener; the last event is the end of the command.
     pub(super) async fn next(&self, listener: u64) -> CommandEvent {
         loop {
             let more = self.more.notified();
@@ -132,13 +133,13 @@ impl State {
         behind(0).max(behind(1)) > MAX_LAG
     }
 
-    /// How long the command is held back, if it is.
+    /// Returns how long the command has to wait, if it has to.
     fn held_back(&self) -> Option<Duration> {
         let behind = self.listeners.values().filter(|cursor| self.is_behind(cursor));
         behind.filter_map(|cursor| cursor.awaited).max()
     }
 
-    /// Those who are far behind have had their time.
+    /// Stops waiting for listeners that lag far behind.
     fn wait_for_none(&mut self) {
         let mut listeners = std::mem::take(&mut self.listeners);
         for cursor in listeners.values_mut() {
@@ -155,7 +156,7 @@ impl State {
         event.or_else(|| self.outcome.clone().map(CommandEvent::Finished))
     }
 
-    /// What comes next for a listener, in the order in which it was printed.
+    /// Returns the next output for a listener, in the order in which it was printed.
     fn next_output(&self, cursor: &mut Cursor) -> Option<CommandEvent> {
         let next = |index: usize| Some((index, self.streams[index].after(cursor.read[index])?));
         let (index, chunk) =
@@ -166,7 +167,7 @@ impl State {
             *read = chunk.start;
             return Some(CommandEvent::Skipped { stream, bytes });
         }
-        // Within one piece, so it fits.
+        // Within one chunk, so it fits.
         let data = &chunk.data[(*read - chunk.start) as usize..];
         *read = chunk.end();
         Some(CommandEvent::Output { stream, data: Bytes::copy_from_slice(data) })
@@ -175,9 +176,9 @@ impl State {
 
 #[derive(Debug)]
 struct Chunk {
-    /// Of both streams together, in order.
+    /// The number of the chunk, of both streams together.
     number: u64,
-    /// Bytes of the stream before it.
+    /// The bytes of the stream before the chunk.
     start: u64,
     data: Vec<u8>,
 }
@@ -199,7 +200,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Adds bytes, at most a piece. Whether they became a piece of their own, numbered one above `last`.
+    /// Adds bytes, at most one chunk. Returns true when they became a new chunk, whose number is one above `last`.
     fn push(&mut self, last: u64, data: &[u8]) -> bool {
         let start = self.total;
         self.total += data.len() as u64;
@@ -237,7 +238,7 @@ impl Stream {
         }
     }
 
-    /// The first piece with bytes behind those that were read.
+    /// Returns the first chunk with bytes after the position.
     fn after(&self, read: u64) -> Option<&Chunk> {
         let in_part = |part: &VecDeque<Chunk>| part.partition_point(|chunk| chunk.end() <= read);
         self.head.get(in_part(&self.head)).or_else(|| self.tail.get(in_part(&self.tail)))
@@ -253,7 +254,7 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// Everything for a listener that is there now: output, bytes lost.
+    /// Reads everything that is there now: output, and the number of lost bytes.
     fn read(state: &mut State, listener: u64) -> ([Vec<u8>; 2], [u64; 2]) {
         let (mut output, mut lost) = ([Vec::new(), Vec::new()], [0, 0]);
         while let Some(event) = state.next(listener) {
@@ -327,10 +328,10 @@ mod tests {
         let begun = std::time::Instant::now();
         kept.room().await;
         assert!(begun.elapsed() >= BEGINNING, "{:?}", begun.elapsed());
-        // It has had its time, and is told what is missing.
+        // The listener has had its time, and gets the number of lost bytes.
         assert!(read(&mut kept.state(), 1).1[0] > 0);
 
-        // What is read as it comes is whole, though nothing was read before the first piece was there.
+        // A listener that reads all the time misses nothing, though it read nothing before the first chunk was there.
         let kept = OutputBuffer::default();
         kept.expect(1);
         let listens = async {

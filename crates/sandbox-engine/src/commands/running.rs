@@ -1,4 +1,4 @@
-//! A running command, from its streams and its process to events.
+//! Turns the streams and the process of a running command into events.
 
 use std::future::{pending, poll_fn};
 use std::io;
@@ -22,33 +22,33 @@ use crate::host::{Exit, Process, ProcessHost, Readable};
 use crate::process::{EndReason, StdinCounter, kill_tree};
 use crate::tree_limit::TreeLimit;
 
-/// Most bytes taken from a stream at once.
+/// Maximum number of bytes that are read from a stream at once.
 const CHUNK: usize = 64 << 10;
 
-/// More than a stream holds back that does not say how much: after that much, everything the command itself wrote has been
-/// read.
+/// More than a stream can hold that does not report its size: after that many bytes, everything that the command itself
+/// wrote has been read.
 const MAX_DRAINED_BYTES: usize = 1 << 20;
 
-/// How soon a process is looked for again that could not be found yet.
+/// Interval of looking for a process that could not be found yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long it may live without having been found: what nobody can count, nobody limits.
+/// How long a process may live without having been found. Its CPU time is not limited meanwhile.
 const MAX_UNOBSERVED: Duration = Duration::from_secs(2);
 
 const SIGKILL: i32 = 9;
 
-/// How much time a command may take.
+/// Time limits of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) wall: Option<Duration>,
     pub(super) cpu: Option<Duration>,
 }
 
-/// When a command ended, whether or not anybody reads its events by then.
+/// The end of a command, also when its events are not read.
 #[derive(Debug, Default)]
 pub(super) struct CommandEnd {
-    /// The limit that it was ended for.
-    beyond: OnceLock<Failure>,
+    /// The limit that the command was killed for.
+    exceeded_limit: OnceLock<Failure>,
     at: watch::Sender<Option<Instant>>,
 }
 
@@ -57,9 +57,9 @@ impl CommandEnd {
         self.at.borrow().is_some()
     }
 
-    /// Waits until it is over.
-    pub(super) async fn over(&self) {
-        // Fails only when the sender is gone, and that is `self`.
+    /// Waits until the command has ended.
+    pub(super) async fn finished(&self) {
+        // Fails only when the sender is gone, and the sender is in `self`.
         let _ = self.at.subscribe().wait_for(Option::is_some).await;
     }
 
@@ -68,17 +68,17 @@ impl CommandEnd {
     }
 }
 
-/// A process with whatever it started, in its sandbox.
+/// A process with everything that it started, in its sandbox.
 #[derive(Clone, Debug)]
 pub(super) struct ProcessTree {
     pub(super) process: Arc<dyn Process>,
     pub(super) host: Arc<dyn ProcessHost>,
-    /// Why the sandbox ended, when it has.
+    /// The end reason of the sandbox.
     pub(super) ended: Arc<EndReason>,
 }
 
 impl ProcessTree {
-    /// Ends it, and all of the sandbox when that cannot be done in time. Goes on when nobody waits for it any more.
+    /// Kills the tree, and the whole sandbox when that fails or takes too long. Continues when the caller is cancelled.
     fn kill(&self) -> JoinHandle<()> {
         let Self { process, host, ended } = self.clone();
         tokio::spawn(async move {
@@ -87,14 +87,14 @@ impl ProcessTree {
     }
 }
 
-/// Kills a command that takes more time than it may, and notes when it was over.
+/// Kills a command that exceeds a limit, and records its end.
 pub(super) async fn watch(tree: ProcessTree, limits: Limits, end: Arc<CommandEnd>) {
     let mut exit = tree.process.exit();
     tokio::select! {
         biased;
         _ = &mut exit => return end.set(),
-        failure = beyond(&*tree.process, limits) => {
-            let _ = end.beyond.set(failure);
+        failure = limit_exceeded(&*tree.process, limits) => {
+            let _ = end.exceeded_limit.set(failure);
             let _ = tree.kill().await;
         }
     }
@@ -102,8 +102,8 @@ pub(super) async fn watch(tree: ProcessTree, limits: Limits, end: Arc<CommandEnd
     end.set();
 }
 
-/// Waits until a limit has passed, and says which.
-async fn beyond(process: &dyn Process, limits: Limits) -> Failure {
+/// Waits until a limit has passed, and returns the failure.
+async fn limit_exceeded(process: &dyn Process, limits: Limits) -> Failure {
     tokio::select! {
         limit = passed(limits.wall) => {
             failure(FailureKind::Timeout, &format!("command timed out after {}", format_duration(limit)))
@@ -118,7 +118,7 @@ async fn passed(limit: Option<Duration>) -> Duration {
     limit
 }
 
-/// Waits until the command may use no more, and says why.
+/// Waits until the CPU time is used up, and returns the message.
 async fn used_up(process: &dyn Process, limit: Option<Duration>) -> String {
     let Some(limit) = limit else { return pending().await };
     let Ok(mut tree) = timeout(MAX_UNOBSERVED, tree_of(process, limit)).await else {
@@ -130,12 +130,12 @@ async fn used_up(process: &dyn Process, limit: Option<Duration>) -> String {
     };
     while !tree.is_used_up() {
         sleep_until(tree.next()).await;
-        tree.look();
+        tree.measure();
     }
     format!("command used up its CPU time of {}", format_duration(limit))
 }
 
-/// What counts the CPU time of a process, once there is something to be seen of it. It may also have just ended.
+/// Makes the clock of a process tree, once the process is found. The process may also have just ended.
 async fn tree_of(process: &dyn Process, limit: Duration) -> TreeLimit {
     loop {
         match TreeLimit::begin(process, limit) {
@@ -151,32 +151,32 @@ pub(super) struct Running {
     pub(super) tree: ProcessTree,
     pub(super) streams: [Option<Box<dyn Readable>>; 2],
     pub(super) started: Instant,
-    /// Bytes that it may put out.
+    /// Maximum number of bytes of output.
     pub(super) output_limit: Option<ByteSize>,
-    /// How many processes the kernel had ended for their memory when it was started.
+    /// The number of processes that the kernel had killed for memory when the command was started.
     pub(super) oom_kills: u64,
     pub(super) end: Arc<CommandEnd>,
-    /// Ends with the events.
+    /// Tasks that end with the events.
     pub(super) tasks: Vec<AbortHandle>,
     pub(super) on_terminal: bool,
-    /// How much of its standard input it has read.
+    /// Counts how much of its standard input was read.
     pub(super) taken: Option<Arc<StdinCounter>>,
     pub(super) leftovers: Arc<Leftovers>,
     pub(super) _guard: Guard,
     pub(super) progress: Progress,
 }
 
-/// How far the events have come.
+/// The state of the events.
 #[derive(Debug)]
 pub(super) struct Progress {
     buffer: Vec<u8>,
     exit: Option<Result<Exit>>,
-    /// Bytes of each stream to look for once the command has ended.
-    owed: [usize; 2],
-    /// What its helpers have after that.
+    /// Bytes of each stream that may still come after the end of the command.
+    pending_output: [usize; 2],
+    /// The moment that its helpers have after the end.
     moment: Option<Moment>,
-    /// Bytes that were put out.
-    put_out: u64,
+    /// Bytes of output so far.
+    output_bytes: u64,
     exceeded: bool,
     finished: bool,
 }
@@ -186,9 +186,9 @@ impl Default for Progress {
         Self {
             buffer: vec![0; CHUNK],
             exit: None,
-            owed: [MAX_DRAINED_BYTES; 2],
+            pending_output: [MAX_DRAINED_BYTES; 2],
             moment: None,
-            put_out: 0,
+            output_bytes: 0,
             exceeded: false,
             finished: false,
         }
@@ -214,7 +214,7 @@ impl Running {
                 }
                 Next::Exited(exit) => {
                     self.progress.exit = Some(exit);
-                    self.progress.owed = self.streams.each_ref().map(|stream| {
+                    self.progress.pending_output = self.streams.each_ref().map(|stream| {
                         stream
                             .as_ref()
                             .and_then(|stream| stream.unread())
@@ -244,7 +244,7 @@ impl Running {
         let process = Arc::clone(&self.tree.process);
         let mut exit = pin!(process.exit());
         poll_fn(|cx| {
-            // Before its output: what it has left behind may put out more than anybody reads.
+            // Checked before the output: helpers may print more than the caller ever reads.
             if let Poll::Ready(exit) = exit.as_mut().poll(cx) {
                 return Poll::Ready(Next::Exited(exit));
             }
@@ -271,13 +271,13 @@ impl Running {
         Poll::Pending
     }
 
-    /// What of its output is told. The first byte beyond the limit ends the command, and what comes after is read and
-    /// dropped until it is dead.
+    /// Returns the part of output that is within the limit. The first byte beyond the limit kills the command; later
+    /// output is read and dropped until the command is dead.
     fn within_limit(&mut self, stream: OutputStream, mut data: Bytes) -> Option<CommandEvent> {
         if let Some(limit) = self.output_limit {
-            let left = limit.as_u64() - self.progress.put_out;
+            let left = limit.as_u64() - self.progress.output_bytes;
             let allowed = usize::try_from(left).map_or(data.len(), |left| left.min(data.len()));
-            self.progress.put_out += allowed as u64;
+            self.progress.output_bytes += allowed as u64;
             if allowed < data.len() && !self.progress.exceeded {
                 self.progress.exceeded = true;
                 drop(self.tree.kill());
@@ -287,38 +287,38 @@ impl Running {
         (!data.is_empty()).then_some(CommandEvent::Output { stream, data })
     }
 
-    /// What the command itself had written when it ended.
+    /// Returns what the command itself had written when it ended.
     fn rest_of_output(&mut self) -> Option<(OutputStream, Bytes)> {
         for (index, stream) in STREAMS.into_iter().enumerate() {
-            if self.streams[index].is_some() && self.progress.owed[index] > 0 {
+            if self.streams[index].is_some() && self.progress.pending_output[index] > 0 {
                 match self.read(index) {
                     Ok(Some(data)) => {
-                        let owed = &mut self.progress.owed[index];
-                        *owed = owed.saturating_sub(data.len());
+                        let pending_output = &mut self.progress.pending_output[index];
+                        *pending_output = pending_output.saturating_sub(data.len());
                         return Some((stream, data));
                     }
                     Ok(None) => self.streams[index] = None,
                     Err(_) => {}
                 }
-                self.progress.owed[index] = 0;
+                self.progress.pending_output[index] = 0;
             }
         }
         None
     }
 
-    /// What helpers of the command put out in the moment after its end: a line that was passed to them is part of its
-    /// output. What was ended for a limit has none, and what is left on a terminal has lost it with the command.
+    /// Returns what helpers of the command print in the moment after its end: a line that was passed to them is part of
+    /// its output. A command that was killed for a limit has no such moment, and neither has a command on a terminal.
     async fn late_output(&mut self) -> Option<(OutputStream, Bytes)> {
         let ended_by_itself = matches!(self.progress.exit, Some(Ok(_)));
         if !ended_by_itself
             || self.on_terminal
-            || self.end.beyond.get().is_some()
+            || self.end.exceeded_limit.get().is_some()
             || self.tree.ended.get().is_some()
         {
             return None;
         }
         let moment = self.progress.moment.get_or_insert_with(Moment::new);
-        // What is always ready would be taken after its deadline, too.
+        // A stream that is always ready would be read after the deadline, too.
         if moment.is_over() {
             return None;
         }
@@ -329,7 +329,7 @@ impl Running {
         });
         let output = timeout_at(deadline, output).await.ok().flatten()?;
         if let Some(moment) = &mut self.progress.moment {
-            moment.heard(output.1.len());
+            moment.count(output.1.len());
         }
         Some(output)
     }
@@ -393,8 +393,8 @@ impl Running {
             let message = format!("command was ended: it put out more than {limit}");
             outcome.failure = Some(failure(FailureKind::OutputLimit, &message));
         }
-        if let Some(beyond) = self.end.beyond.get() {
-            outcome.failure = Some(beyond.clone());
+        if let Some(failure) = self.end.exceeded_limit.get() {
+            outcome.failure = Some(failure.clone());
         }
         outcome
     }
@@ -445,11 +445,11 @@ mod tests {
     use super::*;
     use crate::host::{Spawn, Spawned, WorkerIo, WorkerSpec};
 
-    /// A process of which nothing is to be seen, and the sandbox that it is in.
+    /// A process that cannot be observed, and the sandbox that it is in.
     #[derive(Debug, Default)]
     struct Unseen {
         killed: watch::Sender<bool>,
-        /// Only the end of its sandbox ends it.
+        /// Set when only the end of its sandbox ends the process.
         is_stubborn: bool,
         box_was_killed: AtomicBool,
     }
@@ -539,7 +539,7 @@ mod tests {
         let tree = ProcessTree { process, host: unseen, ended: Arc::default() };
         let watched = watch(tree, limits, Arc::clone(&end));
         timeout(Duration::from_secs(60), watched).await.ok()?;
-        end.beyond.get().cloned()
+        end.exceeded_limit.get().cloned()
     }
 
     #[tokio::test(start_paused = true)]
@@ -550,7 +550,7 @@ mod tests {
         let failure = ended(Arc::clone(&unseen), limits).await.expect("it was ended");
         assert_eq!(failure.kind, FailureKind::CpuTime);
         assert!(failure.message.contains("cannot be limited"), "{failure:?}");
-        // The control: without that limit it goes on.
+        // The control of this test: without that limit it continues.
         assert!(ended(Arc::default(), Limits { wall: None, cpu: None }).await.is_none());
         assert!(!unseen.box_was_killed.load(Ordering::Relaxed), "the sandbox goes on");
     }

@@ -1,4 +1,4 @@
-//! A stream of what is read on the threads for files, one piece ahead.
+//! A stream of chunks that the threads for files read, one chunk ahead.
 
 use std::io;
 
@@ -10,31 +10,31 @@ use tokio::sync::oneshot;
 use super::error::PathContext;
 use super::pool::{self, User};
 
-/// Bytes of one piece. One piece is read ahead, so a stream takes twice that.
+/// Bytes of one chunk. One chunk is read ahead, so a stream takes twice that.
 pub const CHUNK_SIZE: usize = 256 * 1024;
 
-/// Part of what is read.
+/// One chunk of a source.
 #[derive(Debug)]
 pub struct Chunk {
-    /// What was read.
+    /// The bytes that were read.
     pub bytes: Bytes,
-    /// Set on the last piece.
+    /// True for the last chunk.
     pub last: bool,
 }
 
-/// What chunks come from.
+/// A source of chunks.
 pub trait Source: Send + 'static {
-    /// Reads the next piece.
+    /// Reads the next chunk.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the chunk cannot be read.
     fn next(&mut self) -> Result<Chunk>;
 }
 
-/// A source, and the piece that it gave.
+/// A source, and the chunk that it gave.
 pub type Step<S> = (S, Result<Chunk>);
 
-/// Takes one piece.
+/// Takes one chunk.
 pub fn step<S: Source>(mut source: S) -> Step<S> {
     let piece = source.next();
     (source, piece)
@@ -46,7 +46,7 @@ enum Next<S> {
     Over,
 }
 
-/// The stream that begins with the first step. Nothing is read while nobody takes what there is.
+/// Makes the stream that begins with the first step. Nothing is read while the reader takes nothing.
 pub fn chunks<S: Source>(
     about: PathContext,
     user: Option<User>,
@@ -65,7 +65,7 @@ pub fn chunks<S: Source>(
         match piece {
             Err(error) => Some((Err(error), (about, Next::Over))),
             Ok(piece) if piece.last => Some((Ok(piece.bytes), (about, Next::Over))),
-            // While this piece is used, the next one is read.
+            // While this chunk is used, the next one is read.
             Ok(piece) => {
                 let ahead = pool::start(user, move || step(source));
                 Some((Ok(piece.bytes), (about, Next::Pending(ahead))))

@@ -1,58 +1,58 @@
-//! From what the kernel says about a file to an error that names it.
+//! Maps errors of the kernel about a file to errors that name the file.
 
 use std::io;
 
 use rustix::io::Errno;
 use sandbox_core::{Error, ErrorKind, Retry};
 
-/// Bytes of all paths and lines of one answer. Code makes them as long as it likes.
+/// Maximum number of bytes of all paths and lines of one answer. Code makes them as long as it likes.
 pub const MAX_LISTING_SIZE: usize = 64 << 20;
 
-/// The cause of the error for a program that runs: it cannot be written to, but replaced.
+/// The cause of the error for a program that runs: its file can be replaced and not be written to.
 pub const RUNNING: &str = "running";
 
-/// The cause in an error made here.
+/// Returns the cause in an error made here.
 pub fn cause(error: &Error) -> Option<&str> {
     let mut causes = error.context().iter().filter(|(key, _)| *key == "cause");
     causes.next().map(|(_, cause)| cause.as_str())
 }
 
-/// What is being done, and to which path, for errors.
+/// The operation and the path that errors name.
 #[derive(Clone, Debug)]
 pub struct PathContext {
-    /// The verb.
+    /// The operation.
     pub operation: &'static str,
-    /// As it was given.
+    /// The path as it was given.
     pub path: String,
 }
 
 impl PathContext {
-    /// A verb and a path.
+    /// Makes the context of an operation on a path.
     pub fn new(operation: &'static str, path: &str) -> Self {
         Self { operation, path: path.to_owned() }
     }
 
-    /// An error about the path. `cause` is for programs, the message for people.
+    /// Makes an error about the path. `cause` is for programs, the message for people.
     pub fn error(&self, kind: ErrorKind, cause: &'static str, message: &str) -> Error {
         Error::new(kind, self.operation, format!("{}: {message}", shown(&self.path)))
             .with_context("path", self.path.clone())
             .with_context("cause", cause)
     }
 
-    /// The same for an answer with more than [`MAX_LISTING_SIZE`] bytes.
+    /// Makes the error for an answer with more than [`MAX_LISTING_SIZE`] bytes.
     pub fn answers_too_much(&self) -> Error {
         let message = "the answer has more than 64 MiB of paths and lines";
         self.error(ErrorKind::ResourceExhausted, "answer", message)
             .with_hint("ask for less at once: in another directory, or with a lower limit")
     }
 
-    /// The same for what was asked wrongly.
+    /// Makes the error for an invalid request.
     pub fn invalid(&self, cause: &'static str, message: &str) -> Error {
         self.error(ErrorKind::InvalidArgument, cause, message)
     }
 
-    /// Whether the host sets that mode: no bit that gives a program the rights of the file's owner, which could be one of
-    /// this host's.
+    /// Checks that the mode has no bit that gives a program the rights of the file's owner, which could be a user of this
+    /// host.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -64,7 +64,7 @@ impl PathContext {
             .invalid("mode", "a mode has the bits of 0o1777, without set-user-id and set-group-id"))
     }
 
-    /// What a failed system call means.
+    /// Makes the error of a failed system call.
     pub fn failed(&self, errno: Errno) -> Error {
         use ErrorKind as Kind;
         let (kind, cause, message) = match errno {
@@ -119,7 +119,7 @@ impl PathContext {
         }
     }
 
-    /// What the threads for files could not do, or nobody foresaw.
+    /// Makes the error of work that the threads for files could not do, or that was not foreseen.
     pub fn unexpected(&self, error: io::Error) -> Error {
         let kind = match error.kind() {
             io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
@@ -132,7 +132,7 @@ impl PathContext {
     }
 }
 
-/// A path in a message of one line.
+/// Shows a path in a message of one line.
 fn shown(path: &str) -> String {
     if path.chars().any(char::is_control) { format!("{path:?}") } else { path.to_owned() }
 }

@@ -1,9 +1,9 @@
 //! Patterns for names, as shells have them.
 
-/// Whether a path below a directory matches.
+/// Returns true when a path below a directory matches.
 ///
 /// `*` and `?` stand for anything but `/`, `[a-z]` and `[!a-z]` for one character, `**` for any number of directories. A
-/// pattern without `/` is about the last name alone, at any depth.
+/// pattern without `/` is matched against the last name only, at any depth.
 pub fn matches(pattern: &[u8], path: &[u8]) -> bool {
     if pattern.contains(&b'/') {
         let pattern = pattern.strip_prefix(b"/").unwrap_or(pattern);
@@ -15,7 +15,7 @@ pub fn matches(pattern: &[u8], path: &[u8]) -> bool {
     name_matches(pattern, name)
 }
 
-/// With one place to come back to, so that no pattern takes more than time times time.
+/// Matches with one position to come back to, so that the time is at most the product of both lengths.
 fn parts_match(parts: &[&[u8]], names: &[&[u8]]) -> bool {
     let (mut part, mut name) = (0, 0);
     let mut back: Option<(usize, usize)> = None;
@@ -68,20 +68,20 @@ fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Bytes of the character that begins here; one for what is no UTF-8.
+/// Returns the number of bytes of the character that begins here; 1 for bytes that are not UTF-8.
 fn width(name: &[u8]) -> usize {
     let most = name.len().min(4);
     (1..=most).find(|end| std::str::from_utf8(&name[..*end]).is_ok()).unwrap_or(1)
 }
 
-/// Whether the next thing in a pattern stands for that character, and how long it is.
+/// Returns the length of the next element of a pattern when it stands for that character.
 fn one(pattern: &[u8], character: &[u8]) -> Option<usize> {
     match pattern.first()? {
         b'?' => Some(1),
         b'[' => match class(pattern, character) {
             Some((true, used)) => Some(used),
             Some((false, _)) => None,
-            // No end: it is itself.
+            // A class without an end stands for the bracket itself.
             None => (character == b"[").then_some(1),
         },
         b'\\' if pattern.len() > 1 => {
@@ -91,7 +91,7 @@ fn one(pattern: &[u8], character: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a class has the character, and how long the class is.
+/// Returns whether a class has the character, and the length of the class.
 fn class(pattern: &[u8], character: &[u8]) -> Option<(bool, usize)> {
     let inverted = matches!(pattern.get(1), Some(b'!' | b'^'));
     let mut at = if inverted { 2 } else { 1 };

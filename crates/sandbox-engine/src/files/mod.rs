@@ -1,5 +1,5 @@
-//! What carriers share about files: paths, names as text, patterns for them, errors that name the path, and the threads that
-//! read and write.
+//! What file systems of sandboxes share: paths, names as text, patterns for names, errors that name the path, and the
+//! threads that read and write.
 
 pub mod chunks;
 pub mod error;

@@ -1,7 +1,7 @@
-//! Names of files as text. The kernel has bytes; the interface has text, and no name may get lost on the way.
+//! Names of files as text. The kernel has bytes, the interface has text, and no name may be lost between them.
 //!
 //! A byte that is not part of UTF-8 is shown as one private character, U+10FE00 plus its value. Such a character in a
-//! real name is shown as its own bytes, each in that way. So every name has exactly one text and comes back from it.
+//! real name is shown as its own bytes, each in the same way. So every name has exactly one text and comes back from it.
 
 const BASE: u32 = 0x10_FE00;
 
@@ -13,7 +13,7 @@ fn push_stand_in(text: &mut String, byte: u8) {
     text.extend(char::from_u32(BASE + u32::from(byte)));
 }
 
-/// The text of a name.
+/// Returns the text of a name.
 pub fn to_text(name: &[u8]) -> String {
     if let Ok(plain) = std::str::from_utf8(name)
         && !plain.contains(is_stand_in)
@@ -36,7 +36,7 @@ pub fn to_text(name: &[u8]) -> String {
     text
 }
 
-/// The name that a text stands for.
+/// Returns the name that a text stands for.
 pub fn to_bytes(text: &str) -> Vec<u8> {
     if !text.contains(is_stand_in) {
         return text.as_bytes().to_vec();

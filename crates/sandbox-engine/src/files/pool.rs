@@ -1,8 +1,8 @@
-//! The threads that do the blocking calls about files, as the user of a cell.
+//! The threads that do the blocking calls about files, with the rights of the user of a cell.
 //!
-//! A host that is root must not reach what code in a cell could not. So its threads take the file-system user and group
-//! of the cell before each piece of work. The kernel then checks every permission as it does for code in the cell, and
-//! what they make belongs to the cell. These are threads of their own, because groups that were given up stay given up.
+//! A host that is root must not reach what code in a cell could not reach. So its threads take the file-system user and
+//! group of the cell before each piece of work. The kernel then checks every permission as for code in the cell, and what
+//! the threads make belongs to the cell. The threads do nothing else, because groups that were given up stay given up.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -16,13 +16,13 @@ use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior
 use rustix::thread::{CapabilitySet, capabilities, set_thread_groups};
 use tokio::sync::oneshot;
 
-/// Threads of each kind. Work comes in small chunks, so more of them would only wait for a slow disk.
+/// Maximum number of threads of each kind. Work comes in small chunks, so more threads would only wait for a slow disk.
 const MAX_THREADS: usize = 64;
 
 /// How long a thread waits for more work.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A user and a group whose rights count, other than those of this process.
+/// A user and a group with other rights than those of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
     /// User id.
@@ -52,13 +52,13 @@ struct Pool {
 
 /// Threads with the rights of this process.
 static OWN: Pool = Pool::new();
-/// Threads that take those of others.
+/// Threads that take the rights of other users.
 static FOREIGN: Pool = Pool::new();
 
-/// Does work on one of the threads. Dropping the future does not stop what has begun.
+/// Does work on one of the threads. Dropping the future does not stop work that has started.
 ///
 /// # Errors
-/// When there can be no thread, or it cannot take the user.
+/// When no thread can be started, or the thread cannot take the user.
 pub async fn run<T: Send + 'static>(
     user: Option<User>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -66,7 +66,7 @@ pub async fn run<T: Send + 'static>(
     start(user, work).await.map_err(|_| io::Error::other("the work was given up"))?
 }
 
-/// Begins work; the receiver gets what comes of it.
+/// Starts work; the receiver gets its result.
 pub fn start<T: Send + 'static>(
     user: Option<User>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -81,11 +81,11 @@ pub fn start<T: Send + 'static>(
 }
 
 thread_local! {
-    /// Whose work this thread does. `None`: it is none of ours.
+    /// The user whose work this thread does. `None`: this is no thread of a pool.
     static WORKING_FOR: Cell<Option<Option<User>>> = const { Cell::new(None) };
 }
 
-/// Does work now when this is a thread for that user, and otherwise soon, on one. For what destructors have to do.
+/// Does work now when this is a thread for that user, and otherwise soon, on such a thread. For destructors.
 pub fn tidy(user: Option<User>, work: impl FnOnce() + Send + 'static) {
     if WORKING_FOR.get() == Some(user) {
         return work();
@@ -118,7 +118,7 @@ impl Pool {
         }
     }
 
-    /// Without any thread left, whoever waits must hear of it.
+    /// Counts a thread out. Without any thread left, the callers that wait get the error.
     fn thread_ended(&self, why: Option<io::Error>) {
         let mut state = self.state();
         state.threads -= 1;
@@ -158,7 +158,7 @@ impl Pool {
     }
 }
 
-/// Counts a thread out, however it ends.
+/// Counts a thread out, however the thread ends.
 struct ThreadExitGuard<'a>(&'a Pool);
 
 impl Drop for ThreadExitGuard<'_> {
@@ -167,7 +167,7 @@ impl Drop for ThreadExitGuard<'_> {
     }
 }
 
-/// Who a thread is for the file system.
+/// The user, group and groups that a thread has for the file system.
 #[derive(Default)]
 struct Identity {
     without_groups: bool,
@@ -175,7 +175,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// Takes the user for all calls about files, and makes sure that it is so.
+    /// Takes the user for all calls about files, and checks that the kernel did so.
     fn become_user(&mut self, user: User) -> io::Result<()> {
         if self.user == Some(user) {
             return Ok(());
@@ -190,7 +190,7 @@ impl Identity {
             setfsgid(gid);
             setfsuid(uid);
         })?;
-        // Each call tells who the thread was before it, and nothing about success.
+        // Each call returns the user before it, and says nothing about success.
         let is_user = setfsuid(uid) == uid && setfsgid(gid) == gid;
         let still = capabilities(None)?.effective;
         let overrides = CapabilitySet::DAC_OVERRIDE
@@ -211,8 +211,8 @@ impl Identity {
 
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// The kernel makes a process undumpable when a thread changes its user. That is no change of what the process may be
-/// asked for, so it is taken back: debuggers and core dumps of the program stay as they were.
+/// Restores the dumpable flag, which the kernel clears when a thread changes its user. The process itself changes no
+/// rights, so debuggers and core dumps of the program stay as they were.
 fn keeping_dumpable(change: impl FnOnce()) -> io::Result<()> {
     let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     let before = dumpable_behavior()?;
@@ -232,10 +232,10 @@ mod tests {
 
     use super::*;
 
-    /// A user that nothing else is.
+    /// A user id that nothing else uses.
     const OTHER: User = User { uid: 0x7000_0001, gid: 0x7000_0002 };
 
-    /// Not while another test changes it for a moment.
+    /// Waits while another test changes the flag for a moment.
     fn dumpable() -> DumpableBehavior {
         let _nobody_changes_it = CHANGING.lock().unwrap();
         dumpable_behavior().unwrap()
@@ -255,7 +255,7 @@ mod tests {
         });
         let done = done.await;
         if !geteuid().is_root() {
-            // Who may not become another user does nothing, and is told so.
+            // A process that may not become another user does nothing, and gets the error.
             assert!(done.is_err());
             assert!(!made.exists());
             return;
@@ -264,7 +264,7 @@ mod tests {
         let status = fs::metadata(&made).unwrap();
         assert_eq!((status.uid(), status.gid()), (OTHER.uid, OTHER.gid));
         assert_eq!(dumpable(), before);
-        // Neither this thread nor one for work of its own is changed.
+        // Neither this thread nor a thread for work of this process is changed.
         assert!(fs::read(&secret).is_ok());
         assert!(run(None, move || fs::read(&secret).is_ok()).await.unwrap());
     }

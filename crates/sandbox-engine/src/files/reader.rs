@@ -10,19 +10,19 @@ use sandbox_core::{ByteRange, Result};
 use super::PathContext;
 use super::chunks::{CHUNK_SIZE, Chunk, Source};
 
-/// An open file, and what of it is still to be read.
+/// An open file, and the range that is still to be read.
 #[derive(Debug)]
 pub struct FileReader {
     file: OwnedFd,
     about: PathContext,
     offset: u64,
     left: u64,
-    /// Bytes that the file had from here on when it was opened.
+    /// Bytes from the current offset to the end of the file, as it was opened.
     expected: u64,
 }
 
 impl FileReader {
-    /// Begins with a file that was as `status` says.
+    /// Starts with a file whose status is `status`.
     pub fn new(file: OwnedFd, status: &Stat, about: PathContext, range: ByteRange) -> Self {
         let size = u64::try_from(status.st_size).unwrap_or(0);
         Self {
@@ -36,9 +36,9 @@ impl FileReader {
 }
 
 impl Source for FileReader {
-    /// A file that grows is read on.
+    /// Reads the next chunk. The end of a file that grows is its end when it is reached.
     fn next(&mut self) -> Result<Chunk> {
-        // One byte more than is expected tells whether that was the end.
+        // One byte more than expected shows whether the file ended there.
         let expected = self.expected.saturating_add(1).max(4096);
         let room = usize::try_from(self.left.min(expected))
             .map_or(CHUNK_SIZE, |room| room.min(CHUNK_SIZE));

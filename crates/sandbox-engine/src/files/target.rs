@@ -1,22 +1,22 @@
-//! A path in a box, as far as it can be judged by its text.
+//! A path in a sandbox, checked as far as its text shows.
 
 use sandbox_core::tar::MAX_ENTRIES;
 use sandbox_core::{ErrorKind, Result};
 
 use super::{PathContext, names};
 
-/// The longest path, and the longest part of it, in bytes.
+/// Maximum length of a path, and of each part of it, in bytes.
 const MAX_PATH_LENGTH: usize = 4096;
 const MAX_NAME_LENGTH: usize = 255;
 
 /// A path, checked and absolute.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// What is being done with it, for errors.
+    /// The context of errors about the path.
     pub about: PathContext,
-    /// As it is shown.
+    /// The path as it is shown.
     pub shown: String,
-    /// As the kernel has it.
+    /// The path as the kernel has it.
     pub bytes: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ impl Target {
         Ok(Self { about, shown, bytes })
     }
 
-    /// Whether it ends in the name of something that can be made, removed or replaced.
+    /// Checks that the path ends in a name that can be made, removed or replaced.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -60,7 +60,7 @@ impl Target {
         Ok(())
     }
 
-    /// Whether an archive of it may have that many entries: with more, nobody here would unpack it.
+    /// Checks that an archive of the path may have that many entries. An archive with more could not be unpacked here.
     pub fn check_entries(&self, count: usize) -> Result<()> {
         if count <= MAX_ENTRIES {
             return Ok(());

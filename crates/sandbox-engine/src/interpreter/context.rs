@@ -27,13 +27,13 @@ use crate::host::{ProcessHost, WorkerSpec};
 use crate::message::{Reply, Request, Run, RunMode, WireFailureKind};
 use crate::process::EndReason;
 
-/// How long reading or setting a variable may take.
+/// Time limit of reading or setting a variable.
 pub(super) const VARIABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Values of JSON in one variable, some 400 MB.
+/// Maximum number of JSON values in one variable, some 400 MB.
 const MAX_VARIABLE_VALUES: usize = 4_000_000;
 
-/// How long a run that is over may still keep the queue.
+/// How long a run that has ended may still keep the slot.
 const SLOT_RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One interpreter with its queue. Cheap to clone.
@@ -49,28 +49,28 @@ pub(super) struct Inner {
     pub(super) spec: WorkerSpec,
     pub(super) ended: Arc<EndReason>,
     tools: ToolSet,
-    /// First in, first out. A restart begins a new queue.
+    /// The queue of the slot, first in, first out. A restart makes a new queue.
     slot: Mutex<Arc<AsyncMutex<Slot>>>,
-    /// Tells who waits in a queue that there is a new one.
+    /// Notifies the callers in a queue that a restart has replaced it.
     restarted: Notify,
-    /// The live interpreter's watchdog, reachable while a run holds the slot.
+    /// The watchdog of the live interpreter, reachable while a run holds the slot.
     watchdog: Mutex<Option<Arc<Watchdog>>>,
 }
 
-/// What the queue guards.
+/// The interpreter that the queue guards.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) worker: Option<Worker>,
-    /// The interpreter before has died, and nobody was told of the new one yet.
+    /// Set when an interpreter has died, until the next run has reported that its state is new.
     pub(crate) state_lost: bool,
 }
 
-/// What to run in a context.
+/// Code to run in a context.
 #[derive(Debug)]
 pub struct RunRequest {
     /// Id of the run. `None`: a random one.
     pub run_id: Option<String>,
-    /// Cell or script.
+    /// The mode: cell or script.
     pub mode: RunMode,
     /// The source text.
     pub code: String,
@@ -78,31 +78,31 @@ pub struct RunRequest {
     pub filename: String,
     /// Arguments of a script.
     pub argv: Vec<String>,
-    /// Environment variables for this run alone.
+    /// Environment variables for this run only.
     pub env: BTreeMap<String, String>,
-    /// Working directory for this run alone.
+    /// Working directory for this run only.
     pub cwd: Option<String>,
     /// Wall-clock limit.
     pub timeout: Option<Duration>,
     /// CPU-time limit.
     pub cpu_time: Option<Duration>,
-    /// Bytes that may be put out.
+    /// Maximum number of bytes of output.
     pub output_limit: Option<ByteSize>,
     /// Standard input.
     pub stdin: Stdin,
-    /// Said of exceptions that a missing network explains.
+    /// Added to exceptions that a missing network explains.
     pub network_hint: Option<String>,
-    /// Directories of the host with modules that the box does not show: said of a module that is missing.
+    /// Directories of the host with modules that the sandbox does not show: named for a module that is missing.
     pub hidden_paths: Vec<PathBuf>,
 }
 
 impl RunRequest {
-    /// What an interpreter is told of a run that begins in directories relative to `base`.
+    /// Makes the request of a run. Its directory is relative to `base`.
     pub fn new(call: &CallContext, request: RunCode, base: &str) -> Self {
         let (mode, filename, argv) = match request.mode {
             CodeMode::Cell => (RunMode::Cell, String::new(), Vec::new()),
             CodeMode::Script { filename, argv } => {
-                // As `sys.argv` has it: the program's own name first, `-` when it came from nowhere.
+                // As `sys.argv` has it: the program's own name first, `-` when it has none.
                 let own = if filename.is_empty() { "-" } else { &filename };
                 let argv = std::iter::once(own.to_owned()).chain(argv).collect();
                 (RunMode::Script, filename, argv)
@@ -127,7 +127,7 @@ impl RunRequest {
 }
 
 impl InterpreterContext {
-    /// A context without an interpreter yet, whose code may call these tools.
+    /// Makes a context without an interpreter, whose code may call these tools.
     pub fn new(
         id: String,
         host: Arc<dyn ProcessHost>,
@@ -139,12 +139,12 @@ impl InterpreterContext {
         Self { inner: Arc::new(Inner { id, host, spec, ended, tools, slot, restarted, watchdog }) }
     }
 
-    /// Its id.
+    /// Returns the id.
     pub fn id(&self) -> &str {
         &self.inner.id
     }
 
-    /// How its interpreters are started.
+    /// Returns how its interpreters are started.
     pub fn spec(&self) -> &WorkerSpec {
         &self.inner.spec
     }
@@ -154,7 +154,7 @@ impl InterpreterContext {
         self.acquire_slot().await.map(drop)
     }
 
-    /// Waits for its turn. There is an interpreter then.
+    /// Waits for the slot, and makes sure that there is an interpreter in it.
     async fn acquire_slot(&self) -> Result<OwnedMutexGuard<Slot>> {
         loop {
             let mut restarted = pin!(self.inner.restarted.notified());
@@ -179,13 +179,13 @@ impl InterpreterContext {
         self.inner.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the context was not restarted since.
+    /// Returns true when the context was not restarted since.
     pub(super) fn is_current(&self, slot: &OwnedMutexGuard<Slot>) -> bool {
         Arc::ptr_eq(OwnedMutexGuard::mutex(slot), &self.queue())
     }
 
-    /// Has this interpreter in that place, as the one that is meant by interrupts and restarts from now on, unless the
-    /// context was restarted since.
+    /// Puts an interpreter into the slot. Interrupts and restarts reach it from now on, unless the context was restarted
+    /// since.
     pub(super) fn put(&self, slot: &mut OwnedMutexGuard<Slot>, worker: Worker) {
         let queue = self.queue();
         if Arc::ptr_eq(OwnedMutexGuard::mutex(slot), &queue) {
@@ -197,7 +197,8 @@ impl InterpreterContext {
     /// Makes sure that there is an interpreter that waits for a request.
     pub(super) async fn worker(&self, slot: &mut OwnedMutexGuard<Slot>) -> Result<()> {
         if let Some(worker) = slot.worker.take_if(|worker| !worker.is_fit()) {
-            // It died, or what was left in it spoke out of turn. What it says next is not for the next request.
+            // It died, or code that a run left behind has sent messages. What comes next is no answer to the next
+            // request.
             slot.state_lost = true;
             worker.reap().await;
         }
@@ -217,13 +218,13 @@ impl InterpreterContext {
         self.watchdog_slot().clone()
     }
 
-    /// Starts a run once those before it are over.
+    /// Starts a run once those before it have ended.
     ///
     /// # Errors
-    /// Whatever keeps an interpreter from starting.
+    /// Failures to start an interpreter.
     ///
     /// # Cancellation
-    /// Dropping the stream interrupts the code, and kills it after a grace time. Runs that wait go on after that.
+    /// Dropping the stream interrupts the code, and kills it after a grace time. The next run starts after that.
     pub async fn run(&self, request: RunRequest) -> Result<EventStream> {
         let run = self.begin(request).await?;
         Ok(Box::pin(unfold(run, |mut run| async move {
@@ -267,12 +268,12 @@ impl InterpreterContext {
         Ok(run)
     }
 
-    /// Holds the queue while something is done about its interpreter. `None` while code runs.
+    /// Suspends the context: the queue waits. `None` while code runs.
     pub async fn pause(&self) -> Option<SuspendedContext> {
         let queue = Arc::clone(&*self.queue());
         let slot = match Arc::clone(&queue).try_lock_owned() {
             Ok(slot) => slot,
-            // A run that is over has a moment to let go of it.
+            // A run that has ended needs a moment to release the slot.
             Err(_) if !self.is_executing() => {
                 timeout(SLOT_RELEASE_TIMEOUT, queue.lock_owned()).await.ok()?
             }
@@ -281,17 +282,17 @@ impl InterpreterContext {
         Some(SuspendedContext::new(self.clone(), slot))
     }
 
-    /// Whether a run is active.
+    /// Returns true while a run is active.
     pub fn is_executing(&self) -> bool {
         self.watchdog().is_some_and(|watchdog| watchdog.is_active())
     }
 
-    /// Interrupts the active run; its state is kept. `false` when none is active.
+    /// Interrupts the active run; its state is kept. Returns false when no run is active.
     pub fn interrupt(&self) -> bool {
         self.watchdog().is_some_and(|watchdog| watchdog.interrupt())
     }
 
-    /// A variable as JSON.
+    /// Returns a variable as JSON.
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` for a name that is no identifier or a value that is not JSON, or too much of it.
@@ -315,7 +316,8 @@ impl InterpreterContext {
         self.exchange("set_variables", |id| Request::SetVariables { id, json }).await.map(drop)
     }
 
-    /// One question and its answer. Runs to its end even when nobody waits, so that the next one finds order.
+    /// Sends a request and waits for its answer. Continues when the caller is cancelled, so that the next request finds
+    /// order.
     async fn exchange(
         &self,
         operation: &'static str,
@@ -335,10 +337,10 @@ impl InterpreterContext {
         task.await.unwrap_or_else(|_| Err(no_worker()))
     }
 
-    /// Ends the interpreter and whatever it started. The next run starts a new one.
+    /// Kills the interpreter and everything that it started. The next run starts a new one.
     ///
-    /// An active run ends with it, and is not waited for: what nobody reads would never end. `flag` says whether the
-    /// next run shall tell that its state is new.
+    /// An active run ends with it, and is not awaited: a run that is not read would never end. With `flag` the next run
+    /// reports that its state is new.
     pub async fn restart(&self, flag: bool) {
         let (former, watchdog) = {
             let mut queue = self.queue();

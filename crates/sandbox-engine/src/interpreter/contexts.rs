@@ -16,10 +16,10 @@ use crate::process::EndReason;
 /// The context that every sandbox has.
 pub const DEFAULT_CONTEXT: &str = "default";
 
-/// What the interpreters of most variants speak.
+/// The language of the interpreters of most variants.
 const PYTHON: &str = "python";
 
-/// Where the interpreter of a context starts, by the id of the context.
+/// Returns the host where the interpreter of a context starts, by the id of the context.
 type BoxOf = Box<dyn Fn(&str) -> Arc<dyn ProcessHost> + Send + Sync>;
 
 /// The contexts of one sandbox, by id. `default` is always there.
@@ -28,7 +28,7 @@ pub struct Contexts {
     language: String,
     box_of: BoxOf,
     ended: Arc<EndReason>,
-    /// All contexts have the same.
+    /// The tools, which are the same for all contexts.
     pub tools: ToolSet,
     worker_spec: WorkerSpec,
     all: Mutex<BTreeMap<String, Entry>>,
@@ -47,8 +47,8 @@ struct Entry {
 }
 
 impl Contexts {
-    /// The contexts of a sandbox of that variant, whose Python interpreters start in that box, as `worker_spec` says unless a
-    /// context says otherwise.
+    /// Makes the contexts of a sandbox whose Python interpreters start on that host. `worker_spec` has the defaults of
+    /// all contexts.
     pub fn new(
         variant: Variant,
         host: Arc<dyn ProcessHost>,
@@ -58,7 +58,7 @@ impl Contexts {
         Self::with(variant, PYTHON, ended, worker_spec, move |_| Arc::clone(&host))
     }
 
-    /// The same with interpreters of any language, each in a box that is asked for by the id of its context.
+    /// Makes the contexts of a sandbox with interpreters of any language. `box_of` returns the host of each context.
     pub fn with(
         variant: Variant,
         language: &str,
@@ -91,7 +91,7 @@ impl Contexts {
         Entry { interpreter, described }
     }
 
-    /// A context for a run. One that nobody made comes into being with its first run.
+    /// Returns the context for a run. A missing context is made.
     pub fn for_run(&self, id: Option<&str>) -> InterpreterContext {
         let id = id.unwrap_or(DEFAULT_CONTEXT);
         let mut all = self.all();
@@ -103,10 +103,10 @@ impl Contexts {
         entry.interpreter
     }
 
-    /// A context that exists.
+    /// Returns a context that exists.
     ///
     /// # Errors
-    /// `NotFound`, naming those there are.
+    /// `NotFound`, with the existing ids.
     pub fn existing(
         &self,
         operation: &'static str,
@@ -116,7 +116,7 @@ impl Contexts {
         self.find(id).ok_or_else(|| self.not_found(operation, id))
     }
 
-    /// A context, if it exists.
+    /// Returns a context, if it exists.
     pub fn find(&self, id: &str) -> Option<InterpreterContext> {
         self.all().get(id).map(|entry| entry.interpreter.clone())
     }
@@ -127,10 +127,10 @@ impl Contexts {
             .with_hint(format!("contexts: {}", known.join(", ")))
     }
 
-    /// Checks what can be checked before anything is made for a context.
+    /// Checks a request before anything is made for the context.
     ///
     /// # Errors
-    /// `Unsupported` for another language, `InvalidArgument` for what cannot be.
+    /// `Unsupported` for another language, `InvalidArgument` for malformed values.
     pub fn check(&self, spec: &ContextSpec) -> Result<()> {
         self.check_language("create_context", spec.language.as_deref())?;
         check_env(spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
@@ -139,10 +139,10 @@ impl Contexts {
         Ok(())
     }
 
-    /// Whether code in that language can be run.
+    /// Checks that code in that language can be run.
     ///
     /// # Errors
-    /// `Unsupported` for another one than the interpreters have.
+    /// `Unsupported` for another language than that of the interpreters.
     pub fn check_language(&self, operation: &'static str, language: Option<&str>) -> Result<()> {
         let own = plain_name(&self.language);
         let Some(other) = language.filter(|language| plain_name(language) != own) else {
@@ -152,7 +152,7 @@ impl Contexts {
         Err(Error::unsupported(operation, message).with_hint("run other languages as commands"))
     }
 
-    /// A context as a checked spec describes it, with an absolute directory.
+    /// Makes a context from a checked spec with an absolute directory.
     ///
     /// # Errors
     /// `AlreadyExists`.
@@ -169,7 +169,7 @@ impl Contexts {
         Ok(described)
     }
 
-    /// All of them, `default` first.
+    /// Returns all contexts, `default` first.
     pub fn list(&self) -> Vec<Context> {
         let all = self.all();
         let described = |entry: &Entry| entry.described.clone();
@@ -179,7 +179,7 @@ impl Contexts {
         default.into_iter().chain(others).collect()
     }
 
-    /// Ends a context and forgets it.
+    /// Ends a context and removes it.
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` for `default`.
@@ -197,12 +197,12 @@ impl Contexts {
         }
     }
 
-    /// Every context that there is now.
+    /// Returns the interpreters of all contexts.
     pub fn all_of_them(&self) -> Vec<InterpreterContext> {
         self.all().values().map(|entry| entry.interpreter.clone()).collect()
     }
 
-    /// Ends every interpreter. The next run in each starts a new one.
+    /// Kills every interpreter. The next run in each context starts a new one.
     pub async fn restart_all(&self) {
         for interpreter in self.all_of_them() {
             interpreter.restart(false).await;
@@ -210,7 +210,7 @@ impl Contexts {
     }
 }
 
-/// The name of a language, without what people add to it.
+/// Returns the name of a language, without version and case.
 fn plain_name(language: &str) -> String {
     let name = language.to_ascii_lowercase();
     match name.as_str() {

@@ -1,7 +1,7 @@
-//! What comes out of an interpreter while it waits for a request, of processes and threads that a run has left behind.
+//! Drops the output of an interpreter between requests, which comes from processes and threads that a run has left
+//! behind.
 //!
-//! It is read and dropped: it belongs to no run, and a process that writes into a pipe which nothing reads would wait for
-//! room in it.
+//! That output belongs to no run, and a process that writes into a pipe which nothing reads would wait for room in it.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,16 +15,16 @@ use tokio::time::sleep;
 
 use crate::host::{Readable, WorkerIo};
 
-/// How much is dropped at once, and how long the next piece waits then.
+/// Bytes that are dropped at once. The next ones wait for an interval.
 const BURST: usize = 256 << 10;
 const BURST_INTERVAL: Duration = Duration::from_millis(20);
 
-/// More than a pipe holds: bytes that are dropped of each stream when a request comes.
+/// More than a pipe holds: bytes of each stream that are dropped when a request comes.
 const MAX_BURST: usize = 1 << 20;
 
 const BUFFER: usize = 16 << 10;
 
-/// Reads the output of an interpreter while it is idle. Dropping it ends that.
+/// Reads the output of an interpreter while it is idle, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Idle {
     shared: Arc<Shared>,
@@ -44,7 +44,7 @@ struct State {
     open: [bool; 2],
 }
 
-/// A stream that two read in turn.
+/// A stream with two readers that take turns.
 #[derive(Debug)]
 struct InTurn(Arc<dyn Readable>);
 
@@ -59,7 +59,7 @@ impl Readable for InTurn {
 }
 
 impl Idle {
-    /// Takes its turns at the output of an interpreter, which is not idle yet.
+    /// Shares the output of an interpreter, which is not idle yet.
     pub(super) fn new(io: &mut WorkerIo) -> Self {
         let streams = [&mut io.stdout, &mut io.stderr].map(|stream| {
             let nothing: Box<dyn Readable> = Box::new(Nothing);
@@ -73,13 +73,13 @@ impl Idle {
         Self { shared, task }
     }
 
-    /// No request is there from now on.
+    /// Marks the interpreter as idle.
     pub(super) fn begin(&self) {
         self.shared.state().is_idle = true;
         self.shared.begun.notify_one();
     }
 
-    /// A request comes. What was put out before does not belong to it.
+    /// Marks the interpreter as busy. Output from before does not belong to the request.
     pub(super) fn end(&self) {
         let mut state = self.shared.state();
         if std::mem::take(&mut state.is_idle) {
@@ -102,7 +102,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops what is there of a stream, and says how much that was.
+    /// Drops what is there of a stream, and returns the number of bytes.
     fn drop_some(&self, state: &mut State, index: usize, buffer: &mut [u8], most: usize) -> usize {
         let mut dropped = 0;
         while state.open[index] && dropped < most {
@@ -116,14 +116,13 @@ impl Shared {
         dropped
     }
 
-    /// Whether there is something to be dropped. It is looked for only while the interpreter is idle: a stream wakes one
-    /// reader alone.
+    /// Polls until there is something to drop. Only while the interpreter is idle: a stream wakes only one reader.
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         let state = self.state();
         if !state.is_idle {
             return Poll::Ready(());
         }
-        // Both are asked, so that either wakes.
+        // Both are polled, so that either wakes.
         let ready = [0, 1]
             .map(|index| state.open[index] && self.streams[index].poll_readable(cx).is_ready());
         if ready.contains(&true) { Poll::Ready(()) } else { Poll::Pending }
@@ -137,7 +136,7 @@ impl Shared {
                 self.begun.notified().await;
                 continue;
             }
-            // A request in between has taken the turn of being woken.
+            // A request in between has replaced the waker.
             tokio::select! {
                 () = poll_fn(|cx| self.poll_ready(cx)) => {}
                 () = self.begun.notified() => continue,
@@ -156,7 +155,7 @@ impl Shared {
     }
 }
 
-/// Stands in for a stream while it is shared.
+/// Stands in for a stream while that is shared.
 #[derive(Debug)]
 struct Nothing;
 

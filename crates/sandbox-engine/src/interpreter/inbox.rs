@@ -1,7 +1,7 @@
-//! What a worker has said and nobody has taken yet. Whoever reads a run and its watchdog share it.
+//! Messages of a worker that were read and not taken yet, shared by the reader of a run and the watchdog.
 //!
-//! The watchdog must not end a run that has ended by itself, and the reader may come late. So
-//! before it acts, the watchdog reads ahead.
+//! The watchdog must not kill a run that has ended by itself, and the reader may come late. So before it acts, the
+//! watchdog reads ahead.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use crate::message::Reply;
 use crate::process::would_block;
 use crate::wire::{FrameReader, MAX_FRAME};
 
-/// Most bytes taken from the stream at once.
+/// Maximum number of bytes that are read from the stream at once.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-/// Most messages that are read ahead, because small ones take more memory here than on the stream. A stream that nobody
-/// reads holds back far fewer.
+/// Maximum number of messages that are read ahead, because small ones take more memory here than on the stream. A stream
+/// that is not read holds far fewer.
 const MAX_AHEAD: usize = 1 << 14;
 
-/// The control stream of a worker, and what was read from it and not yet taken.
+/// The control stream of a worker, with what was read from it and not taken yet.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     control: Arc<dyn Control>,
@@ -32,26 +32,26 @@ struct State {
     reader: FrameReader,
     /// Messages that were read ahead. Those still in `reader` come after them.
     ahead: VecDeque<Result<Reply, String>>,
-    /// Roughly how many bytes were read ahead since the reader was there last.
+    /// The approximate number of bytes that were read ahead since the reader came last.
     ahead_bytes: usize,
-    /// Something was read ahead, and the reader does not know yet.
+    /// Set when something was read ahead that the reader has not seen.
     news: bool,
-    /// The last request that was answered, and how.
+    /// The last request that was answered, and the kind of the answer.
     answered: Option<(i64, FinalReply)>,
     waker: Option<Waker>,
 }
 
-/// What the reader finds.
+/// The next message for the reader.
 #[derive(Debug)]
 pub(crate) enum InboxPoll {
     Nothing,
-    /// Something was read ahead. Output that was written before it is to be told first.
+    /// Something was read ahead. Output that was written before it comes first.
     News,
     Reply(Reply),
     Broken(String),
 }
 
-/// What a look at the stream gave.
+/// The result of reading the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadAhead {
     Something,
@@ -59,23 +59,24 @@ pub(crate) enum ReadAhead {
     End,
 }
 
-/// The message that ends a request of a kind. Code can send any other one while it runs, and so none of those ends a run.
+/// The message that ends a request, by kind of request. Code can send any other message while it runs, so none of those
+/// ends a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FinalReply {
-    /// Of a run.
+    /// Ends a run.
     Done,
-    /// Of a question for variables: their value, or why there is none.
+    /// Ends a request about variables.
     Value,
-    /// Of something that is done about the interpreter.
+    /// Ends a request about the interpreter as a whole.
     Acknowledged,
 }
 
-/// What is known of the answer to a request.
+/// How much of the answer to a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyProgress {
-    /// All of it is here.
+    /// All of the answer.
     Complete,
-    /// The worker is in the middle of a message: it waits for somebody to read.
+    /// A part of a message: the worker waits until the rest is read.
     Begun,
     Missing,
 }
@@ -89,7 +90,7 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the next message. The task of `cx` is woken when there is more and it was read ahead.
+    /// Takes the next message. The task of `cx` is woken when more was read ahead.
     pub(crate) fn take(&self, cx: &Context<'_>) -> InboxPoll {
         let mut state = self.state();
         if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
@@ -106,7 +107,7 @@ impl Inbox {
         }
     }
 
-    /// Reads what is there. A `dead` worker says nothing more, so that nothing is waited for.
+    /// Reads what is there. A `dead` worker sends nothing more, so the caller does not wait.
     pub(crate) fn poll_read(
         &self,
         cx: &mut Context<'_>,
@@ -137,13 +138,13 @@ impl Inbox {
         }
     }
 
-    /// Looks for the last message about a request without taking it. Reads on where nobody else does, up to the size of
-    /// the largest message.
+    /// Looks for the last message of a request without taking it. Reads ahead while the reader does not, up to the
+    /// maximum size of a message.
     pub(crate) fn find_final_reply(&self, id: i64, last: FinalReply) -> ReplyProgress {
         let mut buffer = Vec::new();
         let mut state = self.state();
         let answer = loop {
-            state.sort();
+            state.decode_all();
             if state.answered == Some((id, last)) {
                 break ReplyProgress::Complete;
             }
@@ -169,7 +170,7 @@ impl Inbox {
         answer
     }
 
-    /// Whether the worker waits for a request and has said nothing since it answered the last one.
+    /// Returns true when the worker waits for a request and has sent nothing since its last answer.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state();
         let taken = state.ahead.is_empty() && state.reader.pending() == 0;
@@ -196,7 +197,7 @@ impl State {
         Some(reply)
     }
 
-    /// After nonsense there is nothing more to find.
+    /// Returns true after a malformed message, behind which there is nothing to find.
     fn is_broken(&self) -> bool {
         self.ahead.back().is_some_and(Result::is_err)
     }
@@ -205,8 +206,8 @@ impl State {
         self.ahead_bytes > MAX_FRAME || self.ahead.len() >= MAX_AHEAD
     }
 
-    /// Decodes what is complete.
-    fn sort(&mut self) {
+    /// Decodes all complete messages.
+    fn decode_all(&mut self) {
         while !self.is_broken()
             && !self.is_far_ahead()
             && let Some(reply) = self.decode()

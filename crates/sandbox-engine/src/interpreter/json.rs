@@ -1,10 +1,10 @@
-//! JSON that code wrote, which takes many times its text once it is parsed.
+//! Counts the values of JSON that code wrote, which takes many times its text once it is parsed.
 
-/// Some hundred bytes, of which each value takes about one; an object takes that of seven, however little is in it.
+/// Values that one object counts as: a value takes some hundred bytes, and even an empty object takes seven times that.
 const OF_AN_OBJECT: usize = 7;
 
-/// How many values a JSON text has, or a few more, an object being as large as seven. Texts that are no JSON have some
-/// number too.
+/// Returns how many values a JSON text has, or a few more, where an object counts as seven. A text that is no JSON has
+/// some number, too.
 pub(super) fn count_values(text: &str) -> usize {
     let (mut count, mut quoted, mut escaped) = (1, false, false);
     for byte in text.bytes() {

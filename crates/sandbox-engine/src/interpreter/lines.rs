@@ -1,4 +1,4 @@
-//! Pieces of lines that were written right after each other, as one event.
+//! Joins pieces of a line that were written right after each other to one event.
 //!
 //! An interpreter writes each piece at once, and `print("a", "b")` has four of them.
 
@@ -12,10 +12,10 @@ use tokio::time::{Sleep, sleep};
 
 use super::worker::WorkerEvent;
 
-/// How long the rest of a line may take to come along with its beginning.
+/// How long the rest of a line may take to arrive.
 const REST_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// Bytes from which on a piece is large enough by itself.
+/// Minimum size of a piece that is not joined.
 const MAX_PART: usize = 1024;
 
 /// A line whose end has not come yet.
@@ -26,21 +26,21 @@ struct Part {
     late: Pin<Box<Sleep>>,
 }
 
-/// What has been heard and is not reported yet.
+/// Joins pieces of lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     part: Option<Part>,
-    /// Comes after the part.
+    /// The event after the part.
     next: Option<WorkerEvent>,
 }
 
 impl Lines {
-    /// Returns whether nothing is left to report.
+    /// Returns true when nothing is left to report.
     pub(super) fn is_empty(&self) -> bool {
         self.part.is_none() && self.next.is_none()
     }
 
-    /// Waits for what `hear` gives, pieces of one line together. The order stays as it is.
+    /// Polls `hear`, and joins the pieces of one line. The order is kept.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// All that is reported, where `None` stands for a moment in which nothing comes.
+    /// Collects all events; `None` stands for a moment without an event.
     async fn reported(
         pieces: &[Option<(OutputStream, &'static str)>],
     ) -> Vec<(OutputStream, String)> {
@@ -132,7 +132,7 @@ mod tests {
             reported(&[out("a"), Some((Stderr, "e")), out("b\n"), out("c")]).await,
             told(&[(Stdout, "a"), (Stderr, "e"), (Stdout, "b\n"), (Stdout, "c")])
         );
-        // Once the time is over, what is there is reported.
+        // Once the time has passed, the incomplete line is reported.
         assert_eq!(reported(&[out("a"), None, None]).await, told(&[(Stdout, "a")]));
     }
 }

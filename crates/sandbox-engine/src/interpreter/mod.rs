@@ -1,4 +1,5 @@
-//! Stateful interpreters on top of [`ProcessHost`](crate::host::ProcessHost): contexts, runs, and the watchdog that ends them.
+//! Stateful interpreters on top of [`ProcessHost`](crate::host::ProcessHost): contexts, runs, and the watchdog that
+//! ends them.
 
 mod context;
 mod contexts;

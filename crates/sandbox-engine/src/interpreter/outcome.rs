@@ -1,4 +1,4 @@
-//! How a run ended, told from what was done to it and what became of its process.
+//! The outcome of a run, from what was done to it and how its process ended.
 
 use sandbox_core::{ByteSize, Failure, FailureKind, InterpreterState, RunOutcome};
 
@@ -6,7 +6,7 @@ use super::watchdog::Cause;
 use crate::host::Exit;
 use crate::process::EndReason;
 
-/// The run ended by itself or after an interrupt, and the interpreter lives. `limit` is the wall-clock limit in words.
+/// Sets the outcome of a run whose interpreter lives. `limit` is the wall-clock limit in words.
 pub fn alive(outcome: &mut RunOutcome, cause: Option<Cause>, limit: &str) {
     outcome.state = InterpreterState::Kept;
     match cause {
@@ -19,10 +19,10 @@ pub fn alive(outcome: &mut RunOutcome, cause: Option<Cause>, limit: &str) {
     }
 }
 
-/// The signal by which an interpreter ends when it cannot speak with its host any more.
+/// The signal by which an interpreter ends when its connection to the host is lost.
 const LOST: i32 = 64;
 
-/// The interpreter is dead. `ended` says why the sandbox is, if it is.
+/// Sets the outcome of a run whose interpreter is dead. `ended` is the end reason of the sandbox.
 pub fn dead(
     outcome: &mut RunOutcome,
     exit: Option<Exit>,
@@ -63,10 +63,10 @@ pub fn dead(
     }
 }
 
-/// What is added where nothing less than the whole sandbox was enough.
+/// Added to the message where the whole sandbox had to be killed.
 const WITH_IT: &str = "; the sandbox had to be ended with it";
 
-/// The sandbox is ended, and what ran in it is somebody else's and could not be.
+/// Adds that something continues which belongs to another program, though the sandbox was killed.
 pub(crate) fn goes_on(outcome: &mut RunOutcome, what: Option<&str>) {
     if let Some(failure) = &mut outcome.failure
         && let Some(what) = what
@@ -76,8 +76,7 @@ pub(crate) fn goes_on(outcome: &mut RunOutcome, what: Option<&str>) {
     }
 }
 
-/// The interpreter is dead, and there is a reason for that: it was ended for its memory, or the way to it is lost, so that
-/// nobody knows how the code ended.
+/// Sets the known cause of a death: memory, or a lost connection, after which the end of the code is unknown.
 pub fn died_of(outcome: &mut RunOutcome, kind: FailureKind, why: String) {
     if let Some(failure) = &mut outcome.failure
         && failure.kind == FailureKind::KernelDied
@@ -89,7 +88,8 @@ pub fn died_of(outcome: &mut RunOutcome, kind: FailureKind, why: String) {
     }
 }
 
-/// More was put out than `limit`, whatever the code did then. What ended the sandbox itself stays.
+/// Sets the failure of a run with more output than `limit`, whatever the code did then. The end of the sandbox comes
+/// first.
 pub(crate) fn over_output_limit(outcome: &mut RunOutcome, limit: ByteSize) {
     let failure =
         outcome.failure.get_or_insert_with(|| failure_of(Cause::OutputLimit, Default::default()));
@@ -98,18 +98,18 @@ pub(crate) fn over_output_limit(outcome: &mut RunOutcome, limit: ByteSize) {
     }
 }
 
-/// The interpreter is dead, and had said why it would be.
+/// Sets the failure of an interpreter that had explained its exit.
 pub(crate) fn gave_up(outcome: &mut RunOutcome, why: &str) {
     if let Some(failure) = &mut outcome.failure
         && failure.kind == FailureKind::KernelDied
     {
         failure.message = format!("the interpreter gave up: {why}");
-        // No code has chosen it.
+        // This status was not chosen by code.
         outcome.exit_code = None;
     }
 }
 
-/// The interpreter spoke nonsense and was killed for it.
+/// Sets the failure of an interpreter that sent a malformed message and was killed.
 pub fn broken(outcome: &mut RunOutcome, exit: Option<Exit>, problem: &str) {
     outcome.state = InterpreterState::Lost;
     outcome.exit_code = exit.filter(Exit::is_known).map(|exit| exit.status());
@@ -148,7 +148,7 @@ fn death(exit: Option<Exit>) -> String {
     }
 }
 
-/// The name of a signal of Linux, such as `SIGKILL`.
+/// Returns the name of a signal of Linux, such as `SIGKILL`.
 pub fn signal_name(signal: i32) -> &'static str {
     const NAMES: [&str; 32] = [
         "signal 0",

@@ -1,4 +1,4 @@
-//! The standard output or error of a worker: what of it may be told now.
+//! Reads standard output or error of a worker, in the right order with its displays.
 
 use std::task::{Context, Poll};
 
@@ -8,36 +8,36 @@ use super::sync_markers::{MarkerSplitter, Segment};
 use crate::host::Readable;
 use crate::process::would_block;
 
-/// More than a stream can hold back. After that much, whatever was written before a reply has been read, even when a
-/// child process keeps writing.
+/// More than a stream can hold. After that many bytes, everything that was written before a reply has been read, even
+/// when a child process keeps writing.
 pub(super) const MAX_DRAINED_BYTES: usize = 1 << 20;
 
-/// The same where the stream and the reply may have come on different ways.
+/// The same limit where the stream and the reply may have come on different ways.
 const MAX_BYTES_BEFORE_MARKER: usize = 2 * MAX_DRAINED_BYTES;
 
-/// What a stream has to tell.
+/// The next part of a stream.
 #[derive(Debug)]
 enum Next {
     Text(Bytes),
-    /// What comes now comes after something that was not told yet.
+    /// The next part comes after something that was not reported yet.
     Held,
     Nothing,
 }
 
-/// One stream.
+/// One output stream of a worker.
 #[derive(Debug)]
 pub(super) struct OutputReader {
     open: bool,
     splitter: MarkerSplitter,
-    /// The mark that was reached and may not be passed yet.
+    /// The marker that was reached and may not be passed yet.
     reached: Option<i64>,
-    /// Up to which mark everything that belongs in between was told.
+    /// The marker up to which all displays were reported.
     allowed: i64,
-    /// Up to which mark text comes before the next reply, and how many bytes are looked at for that.
+    /// The marker up to which text comes before the next reply, and the number of bytes to look at for it.
     wanted: Option<(i64, usize)>,
-    /// A mark did not come. None is waited for any more in this run.
+    /// Set when a marker did not come. No marker is awaited any more in this run.
     lossy: bool,
-    /// Bytes to look for before the next reply is told.
+    /// Bytes to look for before the next reply is reported.
     pending_output: usize,
 }
 
@@ -54,41 +54,41 @@ impl OutputReader {
         }
     }
 
-    /// From now on it is that of another run.
+    /// Starts another run.
     pub(super) fn begin(&mut self, run: i64) {
         self.splitter.begin(run);
         (self.reached, self.allowed, self.wanted, self.lossy) = (None, 0, None, false);
     }
 
-    /// Something was heard. What was written before is told before.
+    /// Records that the control stream had something. Text that was written before that comes first.
     pub(super) fn expect_pending(&mut self) {
         self.pending_output = MAX_DRAINED_BYTES;
     }
 
-    /// Text up to that mark comes before the next reply.
+    /// Has text up to that marker come before the next reply.
     pub(super) fn want(&mut self, mark: i64) {
         self.allowed = self.allowed.max(mark.saturating_sub(1));
         self.wanted = (mark > self.allowed).then_some((mark, MAX_BYTES_BEFORE_MARKER));
     }
 
-    /// The reply was told.
+    /// Records that the reply was reported.
     pub(super) fn reply_reported(&mut self) {
         if let Some((mark, _)) = self.wanted.take() {
             self.allowed = self.allowed.max(mark);
         }
     }
 
-    /// Whether something waits that only more from the worker, or nothing more from it, can set free.
+    /// Returns true while something waits that only more from the worker, or its end, can release.
     pub(super) fn is_held(&self) -> bool {
         self.is_wanted() || self.is_stopped() || self.splitter.is_unsure()
     }
 
-    /// Whether it is at a mark that it may not pass yet.
+    /// Returns true at a marker that may not be passed yet.
     fn is_stopped(&self) -> bool {
         self.reached.is_some_and(|mark| mark > self.allowed)
     }
 
-    /// Whether the next reply waits for a mark.
+    /// Returns true while the next reply waits for a marker.
     fn is_wanted(&self) -> bool {
         let is_here = |mark| self.reached.is_some_and(|reached| reached >= mark);
         self.open
@@ -96,20 +96,20 @@ impl OutputReader {
             && self.wanted.is_some_and(|(mark, left)| left > 0 && !is_here(mark))
     }
 
-    /// Sets free what waits: what it waits for will not come.
+    /// Releases what waits: what it waits for will not come.
     pub(super) fn release(&mut self) {
         self.lossy |= self.is_wanted();
         self.allowed = self.allowed.max(self.reached.unwrap_or_default());
         self.splitter.release();
     }
 
-    /// The same, and marks mean nothing any more.
+    /// Releases what waits, and ignores markers from now on.
     pub(super) fn release_all(&mut self) {
         self.allowed = i64::MAX;
         self.release();
     }
 
-    /// Output that may have been written before the last thing heard on the control stream.
+    /// Returns output that may have been written before the last message of the control stream.
     pub(super) fn pending_output(
         &mut self,
         source: &dyn Readable,
@@ -131,7 +131,7 @@ impl OutputReader {
         }
     }
 
-    /// Text before the mark that the next reply waits for. `Ready(None)`: it is all there.
+    /// Polls text before the marker that the next reply waits for. `Ready(None)`: all of it was reported.
     pub(super) fn poll_wanted(
         &mut self,
         cx: &mut Context<'_>,
@@ -153,7 +153,7 @@ impl OutputReader {
         }
     }
 
-    /// What is there. The task of `cx` is woken when there is more.
+    /// Returns what is there. The task of `cx` is woken when there is more.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -166,7 +166,7 @@ impl OutputReader {
         }
     }
 
-    /// Without a task to wake, reads whatever is there.
+    /// Reads the next part. Without a task to wake, reads whatever is there.
     fn next(
         &mut self,
         mut task: Option<&mut Context<'_>>,
@@ -214,7 +214,7 @@ mod tests {
 
     const RUN: i64 = 7;
 
-    /// What a worker has written, in the pieces in which it comes; the rest is still to come.
+    /// The output of a worker, in the pieces in which it comes; the rest is still to come.
     #[derive(Debug, Default)]
     struct Written(Mutex<VecDeque<Vec<u8>>>);
 
@@ -263,7 +263,7 @@ mod tests {
             String::from_utf8_lossy(&told).into_owned()
         }
 
-        /// What comes before the next reply; `true` when that is all.
+        /// Returns what comes before the next reply; `true` when that is all.
         fn wanted(&mut self) -> (String, bool) {
             let mut cx = Context::from_waker(Waker::noop());
             let mut told = Vec::new();
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(bench.told(), "");
         bench.text.release();
         assert_eq!(bench.told(), "a");
-        // For a mark that was never written: once in a run.
+        // For a marker that was never written: once in a run.
         bench.text.want(5);
         assert!(bench.text.is_held());
         bench.text.release();

@@ -28,15 +28,15 @@ use crate::host::{Exit, Process};
 use crate::message::{Encoding, MimeData, Reply, Request, WireDisplayKind};
 use crate::process::{EndReason, StdinCounter, feed};
 
-/// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
+/// Minimum duration of a run that reports the memory of the interpreter: reading it takes a while.
 const WORTH_MEASURING: Duration = Duration::from_millis(5);
 
 const SIGKILL: i32 = 9;
 
-/// Characters kept of what an interpreter says about its end.
+/// Maximum number of characters of the message with which an interpreter exits.
 const MAX_EXIT_MESSAGE: usize = 1000;
 
-/// A run that holds its context until it is over.
+/// A run, which holds the slot of its context until the run has ended.
 #[derive(Debug)]
 pub(crate) struct ActiveRun {
     slot: Option<OwnedMutexGuard<Slot>>,
@@ -46,30 +46,30 @@ pub(crate) struct ActiveRun {
     ready: VecDeque<Event>,
     outcome: RunOutcome,
     started: Instant,
-    /// The worker has answered, and waits for the next request.
+    /// Set when the worker has answered, and waits for the next request.
     answered: bool,
-    /// The end was not later than that.
+    /// The latest time at which the code can have ended.
     at_most: Option<Instant>,
     cpu_before: Option<Duration>,
-    /// How many processes the kernel had ended for their memory when it began.
+    /// The number of processes that the kernel had killed for memory when the run started.
     oom_kills: u64,
     limit: String,
     ended: Arc<EndReason>,
     calls: Arc<ToolCalls>,
     stdin: Option<JoinHandle<()>>,
     taken: Option<Arc<StdinCounter>>,
-    /// Why the interpreter exits, as it says itself.
+    /// The message with which the interpreter exits.
     exit_message: Option<String>,
-    /// Why it died, where its process says that.
+    /// The cause of the death, where its process knows it.
     died_of: Option<(FailureKind, String)>,
-    /// What of it could not be ended.
+    /// What could not be killed.
     goes_on: Option<&'static str>,
     pub(crate) network_hint: Option<String>,
     pub(crate) hidden_paths: Vec<PathBuf>,
     output: Option<OutputBudget>,
 }
 
-/// What may still be put out.
+/// The output that is still allowed.
 #[derive(Clone, Copy, Debug)]
 struct OutputBudget {
     limit: ByteSize,
@@ -115,13 +115,13 @@ impl ActiveRun {
         }
     }
 
-    /// Ends the run once it has put out more than that.
+    /// Kills the run once its output exceeds the limit.
     pub(crate) fn limit_output(&mut self, limit: Option<ByteSize>) {
         self.output =
             limit.map(|limit| OutputBudget { limit, left: limit.as_u64(), exceeded: false });
     }
 
-    /// How many of that many bytes are within the limit. The first one beyond it ends the run.
+    /// Returns how many of the bytes are within the limit. The first byte beyond the limit kills the run.
     fn allow(&mut self, bytes: usize) -> usize {
         let Some(output) = &mut self.output else { return bytes };
         let allowed = usize::try_from(output.left).map_or(bytes, |left| left.min(bytes));
@@ -147,15 +147,15 @@ impl ActiveRun {
         self.ready.push_back(event);
     }
 
-    /// The first event.
+    /// Reports the first event.
     pub(crate) fn started(&mut self, context: &str, restarted: bool) {
         self.push(EventKind::Started { context_id: context.to_owned(), restarted });
     }
 
-    /// Sends the request and begins to feed standard input. A worker that dies of it shows in the events.
+    /// Sends the request and starts to feed standard input. A worker that dies meanwhile shows in the events.
     ///
     /// # Errors
-    /// The request is too large.
+    /// When the request is too large.
     pub(crate) async fn send(&mut self, request: &Request, stdin: Stdin) -> Result<()> {
         let Some(worker) = self.worker() else { return Ok(()) };
         let wants_input = !matches!(stdin, Stdin::Empty);
@@ -179,7 +179,7 @@ impl ActiveRun {
         Ok(())
     }
 
-    /// The next event; `None` after the last.
+    /// Returns the next event; `None` after the last.
     pub(crate) async fn next_event(&mut self) -> Option<Event> {
         while self.ready.is_empty() {
             let worker = self.slot.as_mut()?.worker.as_mut()?;
@@ -253,7 +253,7 @@ impl ActiveRun {
         }
     }
 
-    /// Something that code wants of the host's tools.
+    /// Handles a request of code about the host's tools.
     async fn tool(
         &mut self,
         begin: impl FnOnce(&Arc<ToolCalls>, OwnedSemaphorePermit) -> Result<(), String>,
@@ -311,9 +311,9 @@ impl ActiveRun {
             let limit = std::mem::take(&mut self.limit);
             self.at_most = ended.at_most;
             if ended.killed {
-                // Its last words came too late, or the interpreter was wanted away after them.
+                // The last message came too late, or the interpreter was killed after it.
                 let (exit, _) = self.reap().await;
-                if ended.over {
+                if ended.finished {
                     alive(&mut self.outcome, ended.cause, &limit);
                     self.outcome.state = InterpreterState::Lost;
                 } else {
@@ -327,7 +327,7 @@ impl ActiveRun {
         self.finish();
     }
 
-    /// Says that other processes were ended for their memory. Where there is a hint already, it says more of this end.
+    /// Adds the hint that other processes were killed for memory. An existing hint explains this end better.
     fn note_memory(&mut self, process: Option<&dyn Process>) {
         if self.outcome.hint.is_none() {
             self.outcome.hint =
@@ -385,7 +385,7 @@ impl ActiveRun {
         let Ended { cause, at_most, .. } = worker.watchdog.end(id);
         self.at_most = self.at_most.or(at_most);
         let process = Arc::clone(&worker.io.process);
-        // One that closes its streams may be dying, and be told of as dead only a while later.
+        // A worker that closes its streams may be dying, and be reported as dead only a while later.
         let was_dead = process.is_dead() || worker.is_dying();
         self.died_of = process.lost_reason().map(|why| (FailureKind::ConnectionLost, why));
         self.goes_on = process.unkillable_reason();
@@ -410,7 +410,7 @@ impl ActiveRun {
         if let Some(stdin) = self.stdin.take() {
             stdin.abort();
         }
-        // Whoever reads late learns of the end late; what was interrupted or killed ended when that was done.
+        // A late reader sees the end late; the end of an interrupted or killed run was recorded when it happened.
         let now = Instant::now();
         let end = self.at_most.map_or(now, |at_most| now.min(at_most));
         let ran = end.saturating_duration_since(self.started);
@@ -429,7 +429,7 @@ impl ActiveRun {
 }
 
 impl Drop for ActiveRun {
-    /// The run was not read to its end: cancel it, and keep the context until the code has stopped.
+    /// Cancels a run that was not read to its end, and keeps the slot until the code has stopped.
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         if let Some(stdin) = self.stdin.take() {
@@ -469,7 +469,7 @@ async fn settle(slot: OwnedMutexGuard<Slot>, id: i64, started: Instant) {
     slot.0 = None;
 }
 
-/// A context whose cancelled run has not stopped yet. When the runtime ends first, the interpreter goes with it.
+/// A slot whose cancelled run has not stopped yet. When the runtime ends first, the interpreter is killed.
 struct CleanupGuard(Option<OwnedMutexGuard<Slot>>);
 
 impl Drop for CleanupGuard {
@@ -485,14 +485,14 @@ fn abandon(mut slot: OwnedMutexGuard<Slot>) {
     slot.worker = None;
 }
 
-/// Values of JSON in one displayed object, some 15 MB. What is beyond stays the text that it is.
+/// Maximum number of JSON values in one display, some 15 MB. What exceeds it stays the text that it is.
 const MAX_DISPLAYED_VALUES: usize = 150_000;
 
-/// What a displayed object may still have of them.
+/// The number of JSON values that a display may still have.
 struct JsonBudget(usize);
 
 impl JsonBudget {
-    /// Base64 that does not decode and JSON that does not parse are shown as the text they are.
+    /// Parses the data. Base64 that does not decode and JSON that does not parse stay the text that they are.
     fn value_of(&mut self, data: MimeData) -> Value {
         match data.encoding {
             Encoding::Text => Value::String(data.data),
@@ -512,7 +512,7 @@ impl JsonBudget {
     }
 }
 
-/// What a message that does not belong here is, in a few words.
+/// Describes a message that is not allowed here.
 pub(crate) fn unexpected(reply: &Reply) -> String {
     let name = match reply {
         Reply::Ready { .. } => "ready",
@@ -530,10 +530,10 @@ pub(crate) fn unexpected(reply: &Reply) -> String {
         Reply::CancelTool { .. } => "cancel tool",
         Reply::Acknowledged { .. } => "acknowledged",
     };
-    format!("a message `{name}` that does not belong here")
+    format!("unexpected message `{name}`")
 }
 
-/// The directory that has the module which is missing. The name of the module is a claim of the code.
+/// Returns the directory that has the missing module. The name of the module is a claim of the code.
 fn hidden_path_of<'a>(hidden_paths: &'a [PathBuf], name: &str, value: &str) -> Option<&'a Path> {
     if name != "ModuleNotFoundError" || hidden_paths.is_empty() {
         return None;

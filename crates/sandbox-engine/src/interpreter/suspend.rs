@@ -1,4 +1,4 @@
-//! A context between two runs: its interpreter can be copied, ended, and replaced by a copy.
+//! A context between two runs: its interpreter can be checkpointed, killed, and replaced by a checkpoint.
 
 use std::time::Duration;
 
@@ -15,26 +15,26 @@ use crate::message::{Reply, Request};
 
 pub(super) const OPERATION: &str = "checkpoint_interpreter";
 
-/// Notes of an interpreter about a copy of it, which says itself how many more there would be.
+/// Maximum number of notes of an interpreter about its checkpoint. The last one counts those beyond.
 pub(super) const MAX_NOTES: usize = 16;
 
-/// Bytes of one of them.
+/// Maximum length of one note, in bytes.
 const MAX_NOTE_LENGTH: usize = 4 << 10;
 
 /// A context whose queue waits for as long as this lives.
 #[derive(Debug)]
 pub struct SuspendedContext {
     pub(super) context: InterpreterContext,
-    /// `None` while a task has it.
+    /// `None` while a task has the slot.
     pub(super) slot: Option<OwnedMutexGuard<Slot>>,
 }
 
-/// What came of copying an interpreter.
+/// The result of a checkpoint request.
 #[derive(Debug)]
 pub enum CheckpointOutcome {
-    /// A copy that is on its way, and what it does not have or not for itself alone. The interpreter may go on meanwhile.
+    /// A checkpoint that will arrive, and notes about what it lacks or shares. The interpreter may continue meanwhile.
     Pending(Box<dyn PendingCheckpoint>, Vec<String>),
-    /// None, and why.
+    /// There is no checkpoint, for this reason.
     None(String),
 }
 
@@ -43,18 +43,18 @@ impl SuspendedContext {
         Self { context, slot: Some(slot) }
     }
 
-    /// The id of the context.
+    /// Returns the id of the context.
     pub fn id(&self) -> &str {
         self.context.id()
     }
 
-    /// Whether it has an interpreter that can answer.
+    /// Returns true when it has an interpreter that can answer.
     pub fn has_interpreter(&self) -> bool {
         let slot = self.slot.as_ref();
         slot.and_then(|slot| slot.worker.as_ref()).is_some_and(Worker::is_fit)
     }
 
-    /// Ends its interpreter and whatever that started. The next run starts a new one.
+    /// Kills its interpreter and everything that the interpreter started. The next run starts a new one.
     pub async fn end(&mut self) {
         let Some(slot) = &mut self.slot else { return };
         if self.context.is_current(slot) {
@@ -66,20 +66,18 @@ impl SuspendedContext {
         }
     }
 
-    /// Makes a copy of its interpreter that waits.
+    /// Makes a checkpoint of its interpreter.
     ///
     /// # Errors
-    /// When the interpreter breaks the protocol or dies. It has ended then.
+    /// When the interpreter breaks the protocol or dies. It is gone then.
     ///
     /// # Cancellation
-    /// The interpreter finishes what it does, and the queue goes on after that.
+    /// The interpreter finishes what it does, and the next run starts after that.
     pub async fn checkpoint(&mut self) -> Result<CheckpointOutcome> {
         let expected = match self.context.inner.host.begin_checkpoint().await {
             Ok(Some(expected)) => expected,
             Ok(None) => {
-                return Ok(CheckpointOutcome::None(
-                    "this isolation has no copies of it".to_owned(),
-                ));
+                return Ok(CheckpointOutcome::None("this isolation has no checkpoints".to_owned()));
             }
             Err(error) => return Ok(CheckpointOutcome::None(error.to_string())),
         };
@@ -90,10 +88,10 @@ impl SuspendedContext {
         copied
     }
 
-    /// Ends its interpreter and has that copy in its place.
+    /// Kills its interpreter and restores a checkpoint in its place.
     ///
     /// # Errors
-    /// `NotFound` when the copy is dead; whatever keeps it from being an interpreter. There is none then.
+    /// `NotFound` when the checkpoint is dead; failures to start it as an interpreter. There is no interpreter then.
     pub async fn restore(&mut self, checkpoint: &dyn Checkpoint) -> Result<()> {
         self.end().await;
         let inner = &self.context.inner;
@@ -123,7 +121,7 @@ async fn copy(
         Ok(Ok(notes)) => Ok(CheckpointOutcome::Pending(expected, notes)),
         Ok(Err(problem)) => Ok(CheckpointOutcome::None(problem)),
         Err(problem) => {
-            // Nothing can be killed while a copy is expected.
+            // Nothing can be killed while a checkpoint is expected.
             drop(expected);
             Err(give_up(&mut slot, problem).await)
         }
@@ -131,7 +129,7 @@ async fn copy(
     (slot, copied)
 }
 
-/// Ends an interpreter that cannot go on.
+/// Kills an interpreter that cannot continue.
 pub(super) async fn give_up(slot: &mut Slot, problem: String) -> Error {
     slot.state_lost = true;
     if let Some(worker) = slot.worker.take() {
@@ -140,7 +138,8 @@ pub(super) async fn give_up(slot: &mut Slot, problem: String) -> Error {
     Error::new(ErrorKind::Protocol, OPERATION, problem)
 }
 
-/// What the worker notes about what it did, or why it did nothing; and otherwise why it cannot go on.
+/// Sends a request about the interpreter. Returns its notes, or the reason why it did nothing; the outer error is the
+/// reason why it cannot continue.
 pub(super) async fn ask(
     slot: &mut Slot,
     request: fn(i64) -> Request,
@@ -173,7 +172,7 @@ async fn answer(worker: &mut Worker, id: i64) -> Result<Result<Vec<String>, Stri
                 if notes.len() > MAX_NOTES
                     || notes.iter().chain([&problem]).any(|note| is_long(note))
                 {
-                    return Err("it says more than there is to say".to_owned());
+                    return Err("the interpreter sent too many notes".to_owned());
                 }
                 return Ok(if problem.is_empty() { Ok(notes) } else { Err(problem) });
             }

@@ -1,34 +1,34 @@
-//! Marks in the text of a worker, which say what of it comes before something that goes another way.
+//! Markers in the text of a worker, which synchronize the text with displays.
 //!
-//! Text travels on pipes and displays on the control stream, so that neither says when the other was written. A worker
-//! therefore writes a mark into both pipes before it displays something, and names the marks on the control stream
-//! ([`Reply::Marked`](crate::Reply::Marked)). A mark holds the id of the run, which code cannot guess.
+//! Text comes on pipes and displays on the control stream, so that neither shows when the other was written. A worker
+//! therefore writes a marker into both pipes before it displays something, and names the markers on the control stream
+//! ([`Reply::Marked`](crate::Reply::Marked)). A marker holds the id of the run, which code cannot guess.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-/// What each mark begins with. No UTF-8 has the first byte.
+/// The first bytes of each marker. No UTF-8 has the first byte.
 const START: &[u8; 6] = b"\xfemark\xfe";
 
-/// That and the id of the run.
+/// Length of the first bytes and the id of the run.
 const KEY_LENGTH: usize = START.len() + size_of::<i64>();
 
-/// A whole mark: at its end is its number.
+/// Length of a whole marker, with its number at the end.
 const MARKER_LENGTH: usize = KEY_LENGTH + size_of::<i64>();
 
-/// A part of what a worker has written.
+/// A part of the output of a worker.
 #[derive(Debug, PartialEq)]
 pub(super) enum Segment {
     Text(Bytes),
     Marker(i64),
 }
 
-/// Cuts what a worker has written into text and marks, as it is read.
+/// Splits the output of a worker into text and markers, as it is read.
 #[derive(Debug)]
 pub(super) struct MarkerSplitter {
     key: [u8; KEY_LENGTH],
-    /// What was read and is not cut yet. Once all is, at most the beginning of a mark.
+    /// Bytes that were read and not split yet. Once all are split, at most the beginning of a marker.
     rest: Bytes,
-    /// No more of the beginning that is left over will come.
+    /// Set when the beginning that is left will not be completed.
     released: bool,
 }
 
@@ -37,12 +37,12 @@ impl MarkerSplitter {
         Self { key: key(0), rest: Bytes::new(), released: false }
     }
 
-    /// From now on the marks are those of that run.
+    /// Starts a run, whose markers have its id.
     pub(super) fn begin(&mut self, run: i64) {
         self.key = key(run);
     }
 
-    /// Adds what was read.
+    /// Adds bytes that were read.
     pub(super) fn push(&mut self, data: &[u8]) {
         self.released = false;
         if self.rest.is_empty() {
@@ -55,7 +55,7 @@ impl MarkerSplitter {
         }
     }
 
-    /// The next part of what is there.
+    /// Returns the next segment of what is there.
     pub(super) fn next(&mut self) -> Option<Segment> {
         match self.find() {
             0 if self.rest.len() >= MARKER_LENGTH => {
@@ -64,7 +64,7 @@ impl MarkerSplitter {
                 self.rest.advance(MARKER_LENGTH);
                 Some(Segment::Marker(i64::from_le_bytes(number)))
             }
-            // The beginning of one, and the rest is still to come.
+            // The beginning of a marker, and the rest is still to come.
             0 if !self.released => None,
             0 => self.take(self.rest.len()),
             text => self.take(text),
@@ -75,7 +75,7 @@ impl MarkerSplitter {
         (length > 0).then(|| Segment::Text(self.rest.split_to(length)))
     }
 
-    /// Where the next mark is, or may begin; otherwise the end.
+    /// Returns the position where the next marker is, or may begin; otherwise the end.
     fn find(&self) -> usize {
         let may_begin = |at: &usize| {
             let found = &self.rest[*at..];
@@ -85,12 +85,12 @@ impl MarkerSplitter {
         memchr::memchr_iter(START[0], &self.rest).find(may_begin).unwrap_or(self.rest.len())
     }
 
-    /// Whether it holds back what may be the beginning of a mark, and may be text as well.
+    /// Returns true while it holds bytes that may be the beginning of a marker, or text.
     pub(super) fn is_unsure(&self) -> bool {
         !self.released && !self.rest.is_empty() && self.rest.len() < KEY_LENGTH && self.find() == 0
     }
 
-    /// What it holds back for that reason is text.
+    /// Treats those bytes as text.
     pub(super) fn release(&mut self) {
         self.released = self.is_unsure();
     }
@@ -116,7 +116,7 @@ mod tests {
         [&key(run)[..], &number.to_le_bytes()].concat()
     }
 
-    /// Text in one piece between the marks.
+    /// Returns the text between the markers, joined.
     fn parts(pieces: &[&[u8]]) -> Vec<Result<Vec<u8>, i64>> {
         let mut splitter = MarkerSplitter::new();
         splitter.begin(RUN);
@@ -183,7 +183,7 @@ mod tests {
             texts in prop::collection::vec("[\u{0}-\u{ff}]{0,9}|\u{fe}mark", 1..6),
             at in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         ) {
-            // As Latin-1, so that every byte is there.
+            // As Latin-1, so that every byte occurs.
             let text = |text: &String| text.chars().map(|c| c as u8).collect::<Vec<u8>>();
             let mut data = Vec::new();
             let mut expected = Vec::new();

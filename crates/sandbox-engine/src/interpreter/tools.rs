@@ -1,7 +1,7 @@
-//! Functions of the host, and the calls of one run to them.
+//! Tools of the host, and the calls of one run to them.
 //!
-//! Every byte of a call is a claim of code that nobody trusts. What one run may have going on at once is bounded in
-//! number, in bytes and in values, and the future of a call is dropped as soon as nothing waits for its answer.
+//! A call comes from hostile code. The calls of one run are bounded in number, in bytes and in values, and the future
+//! of a call is dropped as soon as its answer is not awaited any more.
 
 mod outbox;
 mod set;
@@ -19,20 +19,20 @@ pub use set::ToolSet;
 
 use crate::message::Request;
 
-/// Calls of one run that may wait for their answers at once. A worker holds more of them back by itself.
+/// Maximum number of calls of one run that wait for their answers. A worker delays further calls by itself.
 const MAX_PENDING_CALLS: usize = 64;
 
-/// Bytes of arguments of one call, and of one result: 16 MiB.
+/// Maximum number of bytes of arguments of one call, and of one result: 16 MiB.
 const MAX_JSON_BYTES: usize = 16 << 20;
 
-/// Bytes of arguments that the open calls of one run may have together. A worker holds more back by itself.
+/// Maximum number of bytes of arguments of all pending calls of one run. A worker delays further calls by itself.
 const MAX_PENDING_BYTES: usize = 2 * MAX_JSON_BYTES;
 
-/// JSON values in the arguments of all calls of one run that work at the same time. Parsed they take many times the
-/// bytes of their text. Calls wait for each other; one with more alone is refused.
+/// Maximum number of JSON values in the arguments of all calls of one run that work at the same time. Parsed values take
+/// many times the bytes of their text. Calls wait for each other; a single call with more is refused.
 const MAX_JSON_VALUES: usize = 2_000_000;
 
-/// Tasks of one run, those of calls that are gone and not yet cleared away included.
+/// Maximum number of tasks of one run, those of cancelled calls that still end included.
 const MAX_TASKS: usize = 2 * MAX_PENDING_CALLS;
 
 const INTERRUPTED: &str = "the call was cancelled, because the run was interrupted";
@@ -45,15 +45,15 @@ pub struct ToolCalls {
     outbox: Arc<Outbox>,
     permits: CallPermits,
     tasks: Arc<Semaphore>,
-    /// Where the tools work. Runs are interrupted from elsewhere too.
+    /// The runtime of the tools. Runs are also interrupted from other runtimes.
     runtime: Handle,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    over: bool,
-    /// Calls whose answers have not begun to be written.
+    finished: bool,
+    /// Calls whose answers are not being written yet.
     open: HashMap<i64, PendingCall>,
     bytes: usize,
     begun: u64,
@@ -62,15 +62,15 @@ struct State {
 #[derive(Debug)]
 struct PendingCall {
     bytes: usize,
-    /// Tells it from an earlier call to which the worker gave the same number.
+    /// Tells the call from an earlier one to which the worker gave the same number.
     serial: u64,
-    /// The tool at work; `None` once there is an answer.
+    /// The task of the tool; `None` once there is an answer.
     task: Option<AbortHandle>,
-    /// Kept here, so that it goes when nobody waits for it any more.
+    /// Kept here, so that it is dropped when the call is cancelled.
     answer: Option<Outcome>,
 }
 
-/// The JSON of a result, or why there is none.
+/// The JSON of a result, or the error.
 type Outcome = Result<String, String>;
 
 impl State {
@@ -80,14 +80,14 @@ impl State {
         Some(open)
     }
 
-    /// The call, unless the worker has given its number to another one since.
+    /// Finds the call, unless the worker has given its number to another one since.
     fn find(&mut self, call: i64, serial: u64) -> Option<&mut PendingCall> {
         self.open.get_mut(&call).filter(|open| open.serial == serial)
     }
 }
 
 impl ToolCalls {
-    /// Calls of a run of this runtime, whose answers go to `outbox` as [`Request::ToolResult`].
+    /// Makes the calls of a run of this runtime. Answers go to `outbox` as [`Request::ToolResult`].
     pub fn new(run: i64, tools: ToolSet, outbox: Arc<Outbox>) -> Arc<Self> {
         let (permits, tasks) = (CallPermits::new(), Arc::new(Semaphore::new(MAX_TASKS)));
         let (runtime, state) = (Handle::current(), Mutex::default());
@@ -103,10 +103,10 @@ impl ToolCalls {
         Arc::clone(&self.tasks).acquire_owned().await.ok()
     }
 
-    /// Begins a call with its number, the name of the tool and its arguments as JSON.
+    /// Starts a call with its number, the name of the tool and its arguments as JSON.
     ///
     /// # Errors
-    /// What no worker of ours would ask.
+    /// When the request is one that a genuine worker would not send.
     pub fn call(
         self: &Arc<Self>,
         call: i64,
@@ -116,7 +116,7 @@ impl ToolCalls {
     ) -> Result<(), String> {
         let bytes = arguments.len();
         let mut state = self.state();
-        if state.over {
+        if state.finished {
             return Ok(());
         }
         if state.open.contains_key(&call) {
@@ -126,7 +126,7 @@ impl ToolCalls {
             || state.bytes + bytes > MAX_PENDING_BYTES
             || bytes > MAX_JSON_BYTES
         {
-            return Err("more tool calls at once than there may be".to_owned());
+            return Err("too many tool calls at once".to_owned());
         }
         state.begun += 1;
         let (calls, serial) = (Arc::clone(self), state.begun);
@@ -142,17 +142,17 @@ impl ToolCalls {
         Ok(())
     }
 
-    /// Answers which tools there are.
+    /// Answers with the list of tools.
     ///
     /// # Errors
     /// As [`ToolCalls::call`].
     pub fn list(self: &Arc<Self>, call: i64, permit: OwnedSemaphorePermit) -> Result<(), String> {
         let mut state = self.state();
-        if state.over {
+        if state.finished {
             return Ok(());
         }
         if state.open.len() >= MAX_PENDING_CALLS || state.open.contains_key(&call) {
-            return Err("more tool calls at once than there may be".to_owned());
+            return Err("too many tool calls at once".to_owned());
         }
         state.begun += 1;
         let serial = state.begun;
@@ -165,7 +165,7 @@ impl ToolCalls {
         Ok(())
     }
 
-    /// Nobody waits for the answer any more. One that is over is no error.
+    /// Cancels a call. A call that has ended is no error.
     pub fn cancel(&self, call: i64) {
         let open = self.state().remove(call);
         if let Some(task) = open.and_then(|open| open.task) {
@@ -173,7 +173,7 @@ impl ToolCalls {
         }
     }
 
-    /// Cancels what works now, and says so to whoever waits for it. The run may go on, and call again.
+    /// Cancels all pending calls, and answers them with an error. The run may continue, and call again.
     pub fn interrupt(self: &Arc<Self>) {
         let mut cancelled = Vec::new();
         for (call, open) in &mut self.state().open {
@@ -188,10 +188,10 @@ impl ToolCalls {
         }
     }
 
-    /// The run is over, or about to be: cancels everything, for good.
+    /// Cancels everything for good, at the end of the run.
     pub fn end(&self) {
         let mut state = self.state();
-        state.over = true;
+        state.finished = true;
         state.bytes = 0;
         for task in state.open.drain().filter_map(|(_, open)| open.task) {
             task.abort();
@@ -206,7 +206,7 @@ impl ToolCalls {
         permit: OwnedSemaphorePermit,
     ) {
         let mut state = self.state();
-        // One that was interrupted at the same time has its answer already.
+        // A call that was interrupted at the same time has its answer already.
         let Some(open) = state.find(call, serial).filter(|open| open.task.is_some()) else {
             return;
         };
@@ -215,8 +215,8 @@ impl ToolCalls {
         self.deliver(call, serial, Some(permit));
     }
 
-    /// Sends an answer in its turn, unless nobody waits for it by then. A task of its own, which nothing aborts: half a
-    /// message must never be left.
+    /// Sends an answer in its turn, unless the call was cancelled by then. A task of its own, which nothing aborts: no
+    /// message may be written in part.
     fn deliver(self: &Arc<Self>, call: i64, serial: u64, permit: Option<OwnedSemaphorePermit>) {
         let calls = Arc::clone(self);
         self.runtime.spawn(async move {

@@ -1,4 +1,4 @@
-//! The variables of an interpreter as bytes, for interpreters of other sandboxes.
+//! Exports the variables of an interpreter as bytes, for interpreters of other sandboxes.
 
 use std::fmt;
 use std::pin::pin;
@@ -19,22 +19,22 @@ use crate::host::{Checkpoint, SideChannel};
 use crate::message::Request;
 use crate::wire::{Fields, WireError};
 
-/// How long it may take to write them. A copy that is honest ends before.
+/// Time limit of writing them. A genuine worker ends before.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(70);
 
-/// The most that a copy may give out, in bytes. An honest one stops there.
+/// Maximum size of an export, in bytes. A genuine worker stops there.
 const MAX_EXPORT_SIZE: usize = 2 << 30;
 
-/// How long it may take to read them, which runs code of users.
+/// Time limit of reading them, which runs user code.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Modules that one may tell of. An honest one stops there.
+/// Maximum number of imported modules. A genuine worker stops there.
 const MAX_IMPORTED_MODULES: usize = 256;
 
-/// Bytes of a piece, and of what is said before the first one.
+/// Maximum size of a chunk and of the header, in bytes.
 const CHUNK_SIZE: usize = 256 << 10;
 
-/// A copy of an interpreter that looks at its variables and then gives them out.
+/// A copy of an interpreter that is about to export its variables.
 #[derive(Debug)]
 pub struct VariableExport {
     ours: UnixStream,
@@ -42,18 +42,18 @@ pub struct VariableExport {
 }
 
 impl VariableExport {
-    /// Of a copy that waits, and goes on to wait.
+    /// Exports the variables of a checkpoint, which stays.
     ///
     /// # Errors
-    /// `NotFound` when it is dead, `ResourceExhausted` when there are no descriptors left.
+    /// `NotFound` when the checkpoint is dead, `ResourceExhausted` when there are no descriptors left.
     pub fn from_checkpoint(copy: &dyn Checkpoint) -> Result<Self> {
         Ok(Self { ours: copy.export_variables()?, deadline: Instant::now() + EXPORT_TIMEOUT })
     }
 
-    /// What it has, once it has looked at all of them. The error says why there is nothing.
+    /// Waits until the copy has looked at all variables. The error is the reason why there are none.
     pub async fn into_variables(mut self) -> Result<ExportedVariables, String> {
         match timeout_at(self.deadline, head(&mut self.ours)).await.ok().flatten() {
-            None => Err("the copy that was to give them out ended".to_owned()),
+            None => Err("the exporting copy of the interpreter ended".to_owned()),
             Some(ExportHeader { count, left_out, imported }) => {
                 let content = pieces(self.ours, self.deadline);
                 Ok(ExportedVariables { count, left_out, imported, content })
@@ -62,15 +62,16 @@ impl VariableExport {
     }
 }
 
-/// Variables on their way out of an interpreter.
+/// Variables that an interpreter exports.
 pub struct ExportedVariables {
-    /// How many.
+    /// The number of variables.
     pub count: u64,
-    /// What is missing, in words.
+    /// The variables that are missing, and why.
     pub left_out: Vec<String>,
-    /// Modules that it has imported, as it says. Whatever is done with that has to stand names that are made up.
+    /// Modules that the interpreter has imported, as it reports. The list may be made up.
     pub imported: Vec<String>,
-    /// All of them, to be given to [`SuspendedContext::import_variables`] as they are. It ends with an error when whoever writes them dies.
+    /// The variables, for [`SuspendedContext::import_variables`]. The stream ends with an error when the exporting copy
+    /// dies.
     pub content: ByteStream,
 }
 
@@ -82,7 +83,7 @@ impl fmt::Debug for ExportedVariables {
     }
 }
 
-/// What is said before the variables.
+/// The header before the variables.
 struct ExportHeader {
     count: u64,
     left_out: Vec<String>,
@@ -90,17 +91,17 @@ struct ExportHeader {
 }
 
 impl SuspendedContext {
-    /// Its variables as they are now. A copy gives them out, so the interpreter is free again when this returns. The inner
-    /// error says why there is none.
+    /// Exports its variables as they are now. A copy writes them, so the interpreter is free again when this returns. The
+    /// inner error is the reason why there are none.
     ///
     /// # Errors
-    /// When the interpreter breaks the protocol or dies. It has ended then.
+    /// When the interpreter breaks the protocol or dies. It is gone then.
     ///
     /// # Cancellation
-    /// The interpreter finishes what it does, and the queue goes on after that.
+    /// The interpreter finishes what it does, and the next run starts after that.
     pub async fn export_variables(&mut self) -> Result<Result<VariableExport, String>> {
         let Some((ours, channel)) = self.context.inner.host.open_channel()? else {
-            return Ok(Err("nothing in this isolation gives them out".to_owned()));
+            return Ok(Err("this isolation cannot export variables".to_owned()));
         };
         let deadline = Instant::now() + EXPORT_TIMEOUT;
         let slot = self.slot.take().ok_or_else(gone)?;
@@ -110,17 +111,17 @@ impl SuspendedContext {
         Ok(answer?.map(|()| VariableExport { ours, deadline }))
     }
 
-    /// Gives it variables that another one had. Without an interpreter one is started.
+    /// Imports variables that another interpreter has exported. A missing interpreter is started.
     ///
     /// # Errors
-    /// `InvalidArgument` when they cannot be read here, in the words of the interpreter; what the stream says; whatever keeps
-    /// an interpreter from starting.
+    /// `InvalidArgument` when they cannot be read here, with the message of the interpreter; errors of the stream;
+    /// failures to start an interpreter.
     ///
     /// # Cancellation
-    /// The interpreter finishes what it does, and the queue goes on after that.
+    /// The interpreter finishes what it does, and the next run starts after that.
     pub async fn import_variables(&mut self, content: ByteStream) -> Result<()> {
         let Some((ours, channel)) = self.context.inner.host.open_channel()? else {
-            return Err(Error::unsupported(OPERATION, "this isolation takes no variables in"));
+            return Err(Error::unsupported(OPERATION, "this isolation cannot import variables"));
         };
         let slot = self.slot.take().ok_or_else(gone)?;
         let task = tokio::spawn(filled(self.context.clone(), slot, content, ours, channel));
@@ -158,7 +159,7 @@ async fn filled(
     let restore = |id| Request::ImportVariables { id };
     let (answer, fed) = {
         let asking = pin!(ask(&mut slot, restore, IMPORT_TIMEOUT, channel));
-        // What the interpreter left behind may keep the channel open when it has answered.
+        // Processes of the interpreter may keep the channel open when it has answered.
         match select(asking, pin!(feed(ours, content))).await {
             Either::Left((answer, _)) => (answer, Ok(())),
             Either::Right((fed, asking)) => (asking.await, fed),
@@ -175,7 +176,7 @@ fn unreadable(problem: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, OPERATION, problem)
 }
 
-/// What is said first; `None` when that is not what is to be said.
+/// Reads the header; `None` when it is malformed.
 async fn head(ours: &mut UnixStream) -> Option<ExportHeader> {
     ExportHeader::read(&piece(ours).await?).ok().filter(|head| {
         let notes = &head.left_out;
@@ -198,7 +199,7 @@ impl ExportHeader {
     }
 }
 
-/// The pieces that come until then, each behind its length, up to the empty one that is the end.
+/// Reads the chunks, each after its length, up to the empty one that is the end, until the deadline.
 fn pieces(ours: UnixStream, deadline: Instant) -> ByteStream {
     Box::pin(stream::unfold((Some(ours), 0), move |(ours, before)| async move {
         let mut ours = ours?;
@@ -213,7 +214,7 @@ fn pieces(ours: UnixStream, deadline: Instant) -> ByteStream {
     }))
 }
 
-/// What comes behind its length; `None` when it does not, or is longer than it may be.
+/// Reads one chunk after its length; `None` when it is incomplete or too long.
 async fn piece(ours: &mut UnixStream) -> Option<Vec<u8>> {
     let length = ours.read_u32_le().await.ok()? as usize;
     if length > CHUNK_SIZE {
@@ -224,7 +225,7 @@ async fn piece(ours: &mut UnixStream) -> Option<Vec<u8>> {
     Some(piece)
 }
 
-/// Writes it all. Whoever has stopped to read says why.
+/// Writes all of the content. A reader that has closed the stream explains that in its answer.
 async fn feed(mut ours: UnixStream, mut content: ByteStream) -> Result<()> {
     while let Some(piece) = content.next().await {
         if ours.write_all(&piece?).await.is_err() {

@@ -1,4 +1,4 @@
-//! Limits of a run, enforced whether or not anybody reads its events.
+//! Enforces the limits of a run, also when its events are not read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,41 +16,42 @@ use crate::message::Request;
 use crate::process::{EndReason, kill_tree, would_block};
 use crate::tree_limit::TreeLimit;
 
-/// How long a worker may take, once its time is up, to get rid of an answer it is in the middle of.
+/// How long a worker whose time is up may take to finish an answer that it has begun to send.
 const HELD_BACK: Duration = Duration::from_millis(500);
 
-/// How soon an answer that has begun is looked for again, and an interrupt that had no room is sent again.
+/// Interval of looking for the rest of an answer, and of sending an interrupt for which there was no room.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How often the CPU time of a limited run is looked at, at most and at least.
+/// Minimum and maximum interval of reading the CPU time of a limited run.
 const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// How often the task wakes when no run is there. A run whose time is up later than that begins without waking it, which
-/// would take the processor from the run.
+/// Interval of waking up without a run. A run with a later deadline starts without waking the task, which would take the
+/// processor from the run.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// How long a worker may go on to be there once its box was ended because it could not be. A process can sleep in the kernel
-/// where no signal reaches it, as on a file system that never answers.
+/// How long to wait for a worker after its sandbox was killed because the worker could not be. A process can sleep in the
+/// kernel where no signal reaches it, as on a file system that never answers.
 const GIVEN_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 const SIGINT: i32 = 2;
 
-/// When a run that has not ended is nudged after a signal, each time counted from the one before: all within the grace.
+/// Delays after which a run that was interrupted and has not ended is woken, each after the one before: all within the
+/// grace time.
 const WAKE_DELAYS: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(90), Duration::from_millis(200)];
 
-/// Why a run was interrupted or killed from outside. The first cause stands.
+/// The cause of an interrupt or kill from outside. The first cause stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The wall-clock limit passed.
     Timeout,
     /// The CPU-time limit passed.
     CpuTime,
-    /// It put out more than it may.
+    /// The output exceeded its limit.
     OutputLimit,
-    /// Somebody asked for it.
+    /// A caller interrupted the run.
     Interrupt,
-    /// Nobody wants the run any more, or the interpreter.
+    /// The run or the interpreter was dropped.
     Cancelled,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct Watchdog {
     given_up: GivenUp,
 }
 
-/// That a worker which cannot be killed is waited for no longer, and who wants to know.
+/// Set when a worker that cannot be killed is awaited no longer, with the task to wake.
 #[derive(Debug, Default)]
 struct GivenUp {
     is_so: AtomicBool,
@@ -82,7 +83,7 @@ struct GivenUp {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Watched>,
-    /// When the task looks again by itself.
+    /// The time at which the task wakes by itself.
     scheduled: Option<Instant>,
     closed: bool,
 }
@@ -90,37 +91,37 @@ struct State {
 #[derive(Debug)]
 struct Watched {
     id: i64,
-    /// What ends it.
+    /// The kind of message that ends the request.
     last: FinalReply,
-    /// When the next step of the ladder is due.
+    /// The time of the next step: interrupt, then kill.
     deadline: Option<Instant>,
     cpu_end: Option<Duration>,
-    /// The same limit, for all that the interpreter has started, too.
+    /// The CPU-time limit of everything that the interpreter has started.
     tree: Option<TreeLimit>,
     cause: Option<Cause>,
-    /// Whether the whole request has been sent. Before that, nothing else may go out.
+    /// Set when the whole request has been sent. Before that, nothing else may be sent.
     sent: bool,
-    /// The code has called a tool, so that it has begun, and answers may be on their way out.
+    /// Set when the code has called a tool, so that it has started, and answers may be on their way.
     called: bool,
     calls: Option<Arc<ToolCalls>>,
-    /// An interrupt waits for that.
+    /// Set while an interrupt waits until it can be sent.
     wanted: bool,
-    /// When it is nudged next, and how long after that again.
-    nudge: Option<(Instant, &'static [Duration])>,
-    /// The worker was in the middle of its answer when the time was up; until then it may go on.
+    /// The time of the next wake-up, and the delays after that.
+    next_wake: Option<(Instant, &'static [Duration])>,
+    /// The end of the extra time for a worker that was sending its answer when the time was up.
     held_back: Option<Instant>,
-    /// The code has ended by itself, and nobody has read that yet.
-    over: bool,
-    /// To be killed now.
+    /// Set when the code has ended by itself, and that was not read yet.
+    finished: bool,
+    /// Set when the run is to be killed now.
     doomed: bool,
     killed: bool,
-    /// The code has ended by then.
+    /// The latest time at which the code can have ended.
     at_most: Option<Instant>,
 }
 
 impl Watched {
     fn is_active(&self) -> bool {
-        !self.over && !self.killed
+        !self.finished && !self.killed
     }
 
     fn end_calls(&self) {
@@ -133,14 +134,14 @@ impl Watched {
         self.wanted && self.sent && self.is_active()
     }
 
-    fn schedule_nudge(&mut self, now: Instant, pauses: &'static [Duration]) {
-        self.nudge = pauses.split_first().map(|(first, then)| (now + *first, then));
+    fn schedule_wake(&mut self, now: Instant, pauses: &'static [Duration]) {
+        self.next_wake = pauses.split_first().map(|(first, then)| (now + *first, then));
     }
 
-    /// When something is to be done about an interrupt.
-    fn next_tell(&self, now: Instant) -> Option<Instant> {
+    /// Returns the time of the next interrupt or wake-up.
+    fn next_interrupt(&self, now: Instant) -> Option<Instant> {
         let told = self.is_to_be_told().then(|| now + POLL_INTERVAL);
-        earliest(told, self.nudge.map(|(due, _)| due))
+        earliest(told, self.next_wake.map(|(due, _)| due))
     }
 }
 
@@ -148,11 +149,11 @@ impl Watched {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) cause: Option<Cause>,
-    /// The code had ended by then, whenever that was read.
+    /// The latest time at which the code can have ended, whenever that was read.
     pub(crate) at_most: Option<Instant>,
-    /// Whether the code had ended by itself, though nobody had read that.
-    pub(crate) over: bool,
-    /// Whether the worker was killed, whatever it may have said before.
+    /// Set when the code had ended by itself, though that was not read.
+    pub(crate) finished: bool,
+    /// Set when the worker was killed, whatever it had sent before.
     pub(crate) killed: bool,
 }
 
@@ -182,7 +183,7 @@ impl Watchdog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request begins, which `last` ends. The clock starts now.
+    /// Records a request, which a message of kind `last` ends. The clock starts now.
     pub(crate) fn begin(
         &self,
         id: i64,
@@ -205,9 +206,9 @@ impl Watchdog {
             called: false,
             calls,
             wanted: false,
-            nudge: None,
+            next_wake: None,
             held_back: None,
-            over: false,
+            finished: false,
             doomed: false,
             killed: false,
             at_most: None,
@@ -216,18 +217,18 @@ impl Watchdog {
         self.reschedule(&mut state, due);
     }
 
-    /// The request of the run has gone out whole.
+    /// Records that the whole request was sent.
     pub(crate) fn sent(&self, id: i64) {
         let mut state = self.state();
         let Some(run) = state.run.as_mut().filter(|run| run.id == id) else { return };
         run.sent = true;
         if run.wanted {
-            self.tell(run);
+            self.send_interrupt(run);
         }
-        self.tell_later(&mut state);
+        self.schedule_interrupt(&mut state);
     }
 
-    /// The run has called a tool. Says whether it may: not once it is to end.
+    /// Records that the run has called a tool. Returns false for a run that is about to be killed.
     pub(crate) fn called(&self, id: i64) -> bool {
         let mut state = self.state();
         let Some(run) = state.run.as_mut().filter(|run| run.id == id) else { return false };
@@ -235,7 +236,7 @@ impl Watchdog {
         run.is_active()
     }
 
-    /// The run is over. Says what was done to it.
+    /// Records the end of the run. Returns what was done to it.
     pub(crate) fn end(&self, id: i64) -> Ended {
         let mut state = self.state();
         let run = if state.run.as_ref().is_some_and(|run| run.id == id) {
@@ -245,42 +246,42 @@ impl Watchdog {
         };
         run.iter().for_each(Watched::end_calls);
         let (cause, at_most) = run.as_ref().map_or((None, None), |run| (run.cause, run.at_most));
-        let (over, killed) = run.map_or((false, false), |run| (run.over, run.killed));
-        Ended { cause, at_most, over, killed }
+        let (finished, killed) = run.map_or((false, false), |run| (run.finished, run.killed));
+        Ended { cause, at_most, finished, killed }
     }
 
-    /// Interrupts. The worker learns first which request is meant, so that no other is hit. A run that has called a tool
-    /// has begun, and needs no such message, which might get into the middle of an answer.
-    fn tell(&self, run: &mut Watched) {
-        // One that has not even read its request yet has no room for more.
+    /// Interrupts the run. A message names the request first, so that no other request is interrupted. A run that has
+    /// called a tool has started, and needs no such message, which might come in the middle of an answer.
+    fn send_interrupt(&self, run: &mut Watched) {
+        // A worker that has not read its request yet has no room for more.
         run.wanted = !run.sent || !(run.called || self.announce(run.id));
         if !run.wanted {
             let _ = self.process.signal(SIGINT);
-            // One that comes right before a call begins to block would be seen when that is over.
-            run.schedule_nudge(Instant::now(), &WAKE_DELAYS);
+            // A signal that arrives right before a call blocks would be handled when the call returns.
+            run.schedule_wake(Instant::now(), &WAKE_DELAYS);
         }
     }
 
-    /// Says to the worker which request the interrupt that comes is for. `false` when there is no room for that yet.
+    /// Sends the id of the request that the next interrupt is for. Returns false when there is no room yet.
     fn announce(&self, id: i64) -> bool {
         let mut frame = Vec::new();
         Request::Interrupt { id }.encode(&mut frame).is_err()
             || !self.control.try_write(&frame).is_err_and(|error| would_block(&error))
     }
 
-    /// Nudges when it is time. A run that is over gets none: they would wake calls of the next one.
-    fn nudge(&self, run: &mut Watched, now: Instant) {
-        let Some((_, then)) = run.nudge.filter(|(due, _)| *due <= now) else { return };
-        run.nudge = None;
+    /// Wakes the run when it is time. A run that has ended is not woken: that would wake calls of the next one.
+    fn wake_run(&self, run: &mut Watched, now: Instant) {
+        let Some((_, then)) = run.next_wake.filter(|(due, _)| *due <= now) else { return };
+        run.next_wake = None;
         if run.is_active() {
             self.process.wake_blocked_call();
-            run.schedule_nudge(now, then);
+            run.schedule_wake(now, then);
         }
     }
 
-    /// Sees to it that an interrupt that could not go out yet does so soon, and that nudges follow one that could.
-    fn tell_later(&self, state: &mut State) {
-        let due = state.run.as_ref().and_then(|run| run.next_tell(Instant::now()));
+    /// Wakes the task soon enough for an interrupt that could not be sent yet, and for wake-ups after one that was.
+    fn schedule_interrupt(&self, state: &mut State) {
+        let due = state.run.as_ref().and_then(|run| run.next_interrupt(Instant::now()));
         self.reschedule(state, due);
     }
 
@@ -288,20 +289,20 @@ impl Watchdog {
         self.state().run.as_ref().is_some_and(Watched::is_active)
     }
 
-    /// Interrupts the run that is active, with no kill to follow. `false` when none is.
+    /// Interrupts the active run, without a kill after it. Returns false when no run is active.
     pub(crate) fn interrupt(&self) -> bool {
         let mut state = self.state();
         let Some(run) = state.run.as_mut().filter(|run| run.is_active()) else { return false };
         run.cause.get_or_insert(Cause::Interrupt);
-        self.tell(run);
+        self.send_interrupt(run);
         if let Some(calls) = &run.calls {
             calls.interrupt();
         }
-        self.tell_later(&mut state);
+        self.schedule_interrupt(&mut state);
         true
     }
 
-    /// Nobody wants the run any more: interrupts it, and kills it when that does not help.
+    /// Interrupts a run that was dropped, and kills it when the interrupt does not help.
     pub(crate) fn cancel(&self, id: i64) {
         self.stop(id, Cause::Cancelled);
     }
@@ -314,7 +315,7 @@ impl Watchdog {
         if run.cause.is_none() && run.is_active() {
             self.interrupt_with_grace(run, cause);
         }
-        let due = earliest(run.deadline, run.next_tell(Instant::now()));
+        let due = earliest(run.deadline, run.next_interrupt(Instant::now()));
         self.reschedule(&mut state, due);
     }
 
@@ -328,10 +329,10 @@ impl Watchdog {
         self.reschedule(&mut state, due);
     }
 
-    /// The same, and waits until the worker is dead.
+    /// Kills the active run, and waits until the worker is dead.
     pub(crate) async fn kill_and_wait(&self) {
         self.kill();
-        // One that cannot be killed takes the whole box along.
+        // A worker that cannot be killed takes the whole sandbox with it.
         let _ = timeout(2 * self.process.kill_timeout(), self.process.exit()).await;
     }
 
@@ -340,7 +341,7 @@ impl Watchdog {
         (run.cpu_end, run.tree) = (None, None);
         let end = Instant::now() + self.process.interrupt_grace();
         (run.deadline, run.at_most, run.held_back) = (Some(end), Some(end), None);
-        self.tell(run);
+        self.send_interrupt(run);
         run.end_calls();
     }
 
@@ -361,12 +362,12 @@ impl Watchdog {
 
     async fn watch(self: Arc<Self>, host: Arc<dyn ProcessHost>, ended: Arc<EndReason>) {
         loop {
-            self.look_at_tree();
+            self.measure_tree();
             match self.next_step() {
                 Step::Close => return,
                 Step::Kill => {
                     let killed = kill_tree(&*self.process, &*host, &ended).await;
-                    // Without a cell, what was killed may be in the kernel still.
+                    // Without a cell, a killed process may still be in the kernel.
                     let bound = if killed { self.process.kill_timeout() } else { GIVEN_UP_TIMEOUT };
                     self.give_up_after(bound).await;
                 }
@@ -387,14 +388,15 @@ impl Watchdog {
         }
     }
 
-    /// Returns `true` once the worker is waited for no longer, although it may be there still. Only the last caller is woken.
+    /// Returns `true` once the worker is awaited no longer, although it may still be there. Only the last caller is
+    /// woken.
     pub(crate) fn poll_given_up(&self, cx: &Context<'_>) -> bool {
         self.given_up.waker.register(cx.waker());
         self.given_up.is_so.load(Ordering::Acquire)
     }
 
-    /// Looks at what a limited run has started, when it is time. That takes long enough for others not to wait for it.
-    fn look_at_tree(&self) {
+    /// Measures what a limited run has started, when it is time. That takes long enough for others not to wait for it.
+    fn measure_tree(&self) {
         let is_due = |tree: &mut TreeLimit| tree.is_due();
         let taken = {
             let mut state = self.state();
@@ -402,7 +404,7 @@ impl Watchdog {
             run.and_then(|run| Some((run.id, run.tree.take_if(is_due)?)))
         };
         let Some((id, mut tree)) = taken else { return };
-        tree.look();
+        tree.measure();
         let mut state = self.state();
         let run = state.run.as_mut().filter(|run| run.id == id && run.cpu_end.is_some());
         if let Some(run) = run {
@@ -422,9 +424,9 @@ impl Watchdog {
             return Step::Sleep(state.scheduled);
         };
         if run.is_to_be_told() {
-            self.tell(run);
+            self.send_interrupt(run);
         }
-        self.nudge(run, now);
+        self.wake_run(run, now);
         let cpu = run.cpu_end.map(|end| (end, self.process.cpu_time().unwrap_or_default()));
         let out_of_time = run.deadline.is_some_and(|deadline| deadline <= now);
         let out_of_cpu = cpu.is_some_and(|(end, used)| used >= end)
@@ -440,25 +442,25 @@ impl Watchdog {
             due = earliest(due, Some(now + pause));
             due = earliest(due, run.tree.as_ref().map(TreeLimit::next));
         }
-        due = earliest(due, run.next_tell(now));
+        due = earliest(due, run.next_interrupt(now));
         state.scheduled = due;
         Step::Sleep(due)
     }
 
-    /// Looks whether the code has ended by itself, which nobody may have read yet.
+    /// Checks whether the code has ended by itself, which may not have been read yet.
     fn check_for_end(&self, run: &mut Watched, now: Instant) -> ReplyProgress {
         let answer = self.inbox.find_final_reply(run.id, run.last);
-        if (answer == ReplyProgress::Complete || self.process.is_dead()) && !run.over {
-            run.over = true;
+        if (answer == ReplyProgress::Complete || self.process.is_dead()) && !run.finished {
+            run.finished = true;
             run.at_most = Some(run.at_most.map_or(now, |at_most| at_most.min(now)));
         }
         answer
     }
 
-    /// The next step of the ladder, unless the code has ended by itself.
+    /// Takes the next step, interrupt or kill, unless the code has ended by itself.
     fn act(&self, run: &mut Watched, now: Instant, out_of_time: bool) -> Step {
         let answer = self.check_for_end(run, now);
-        if run.over && !run.doomed {
+        if run.finished && !run.doomed {
             (run.deadline, run.cpu_end, run.tree) = (None, None, None);
             return Step::Sleep(None);
         }
@@ -473,7 +475,7 @@ impl Watchdog {
                 Step::Sleep(run.deadline)
             }
             cause => {
-                if !run.over && matches!(cause, None | Some(Cause::Interrupt)) {
+                if !run.finished && matches!(cause, None | Some(Cause::Interrupt)) {
                     run.cause = Some(Cause::Cancelled);
                 }
                 run.deadline = None;

@@ -25,23 +25,23 @@ use crate::host::{
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
 use crate::process::{EndReason, kill_tree};
 
-/// How long an interpreter may take to say that it is ready.
+/// How long an interpreter may take to report that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the exit status of a dead or killed process may take.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a box may take to say that it is there.
+/// How long a sandbox may take to answer whether it is there.
 const HOST_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a process may live on after it has closed its control stream.
+/// How long a process may live after it has closed its control stream.
 const DYING_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long a worker may be silent while text and displays wait for each other. Both come together, unless code has
-/// meddled with them.
+/// How long a worker may be silent while text and displays wait for each other. Both arrive together, unless code has
+/// interfered.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a worker names the step in which it goes to its working directory.
+/// The step in which a worker enters its working directory.
 const DIRECTORY_STEP: &str = "work dir";
 
 const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
@@ -55,52 +55,52 @@ pub(crate) struct Worker {
     host: Arc<dyn ProcessHost>,
     ended: Arc<EndReason>,
     inbox: Arc<Inbox>,
-    /// Reads its output while no request is there.
+    /// Reads its output between requests.
     idle: Idle,
     buffer: Vec<u8>,
     /// Keyed with random bits, so that ids do not follow from each other.
     ids: RandomState,
     requests: u64,
     last_id: i64,
-    /// When the last run was known to be over.
+    /// The time at which the last run was known to have ended.
     idle_since: Option<Instant>,
     /// Standard output and standard error.
     texts: [OutputReader; 2],
     /// Ends when text and displays have waited for each other in vain.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// What is told after the text that was held for something that did not come.
+    /// The event after the text that was held for something that did not come.
     last: Option<WorkerEvent>,
     ending: bool,
-    /// It cannot be killed, and is waited for no longer.
+    /// Set when the worker cannot be killed, and is awaited no longer.
     given_up: bool,
     dying: Option<Pin<Box<Sleep>>>,
     lines: Lines,
 }
 
-/// Why a worker does not become ready.
+/// The reason why a worker does not become ready.
 enum StartError {
-    /// Code may have put something else in the place of its working directory.
+    /// Code may have put something else in the place of the working directory.
     NoDirectory(String),
-    /// A layer does not hold, so nothing was executed.
+    /// A layer of the isolation is not in effect, so no code ran.
     NotIsolated(String),
     Broken(String),
 }
 
-/// What a worker did next.
+/// The next event of a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
     Output(OutputStream, Bytes),
     Reply(Reply),
-    /// It spoke nonsense.
+    /// A malformed message.
     Broken(String),
-    /// The process is dead, and everything it said has been taken.
+    /// The process is dead, and everything that it sent has been taken.
     Dead,
 }
 
 impl Worker {
     /// Starts an interpreter and waits until it is ready.
     ///
-    /// When the box turns out to be gone, `ended` learns of it, here and later.
+    /// When the sandbox turns out to be gone, sets its reason in `ended`.
     pub(crate) async fn start(
         host: &Arc<dyn ProcessHost>,
         ended: &Arc<EndReason>,
@@ -198,7 +198,7 @@ impl Worker {
         Err(StartError::Broken(problem))
     }
 
-    /// A new id for a request. Code of an earlier one cannot guess it, and so cannot answer in its place.
+    /// Makes the id of a request. Code of an earlier one cannot guess it, and so cannot answer in its place.
     pub(crate) fn next_id(&mut self) -> i64 {
         self.idle.end();
         self.requests += 1;
@@ -226,7 +226,7 @@ impl Worker {
         Ok(input)
     }
 
-    /// Sends a request for a copy of it.
+    /// Sends a request with the worker's end of a side channel.
     pub(crate) async fn send_with_channel(
         &self,
         request: &Request,
@@ -253,7 +253,7 @@ impl Worker {
         request
             .encode(&mut frame)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        // The answer to a call of an earlier run may be half written.
+        // The answer to a call of an earlier run may be written in part.
         let _turn = self.outbox.turn().await;
         let mut rest: &[u8] = &frame;
         while !rest.is_empty() {
@@ -277,7 +277,7 @@ impl Worker {
         self.io.control.poll_writable(cx)
     }
 
-    /// Waits for what happens next. Output that was written before a reply comes before it.
+    /// Waits for the next event. Output that was written before a reply comes before it.
     ///
     /// # Cancellation
     /// Nothing is lost when the future is dropped.
@@ -308,7 +308,7 @@ impl Worker {
             match self.inbox.take(cx) {
                 InboxPoll::Nothing => {}
                 InboxPoll::News => {
-                    self.heard();
+                    self.mark_received();
                     continue;
                 }
                 InboxPoll::Reply(Reply::Marked { id, stdout, stderr }) if id == self.last_id => {
@@ -317,7 +317,7 @@ impl Worker {
                     continue;
                 }
                 InboxPoll::Reply(reply @ Reply::Done { .. }) => {
-                    self.tell_last(WorkerEvent::Reply(reply));
+                    self.report_last(WorkerEvent::Reply(reply));
                     continue;
                 }
                 InboxPoll::Reply(reply) => {
@@ -325,7 +325,7 @@ impl Worker {
                     return Poll::Ready(WorkerEvent::Reply(reply));
                 }
                 InboxPoll::Broken(problem) => {
-                    self.tell_last(WorkerEvent::Broken(problem));
+                    self.report_last(WorkerEvent::Broken(problem));
                     continue;
                 }
             }
@@ -334,11 +334,11 @@ impl Worker {
             self.make_buffer();
             match self.inbox.poll_read(cx, dead, &mut self.buffer) {
                 ReadAhead::Something => {
-                    self.heard();
+                    self.mark_received();
                     continue;
                 }
                 ReadAhead::Nothing if !dead => {}
-                // Whatever it wrote before is still to be told.
+                // Everything that it wrote before is still to be reported.
                 ReadAhead::Nothing | ReadAhead::End if !self.ending => {
                     self.ending = true;
                     self.release_text();
@@ -365,14 +365,14 @@ impl Worker {
         }
     }
 
-    /// It has said something. What it wrote before that is to be told first.
-    fn heard(&mut self) {
+    /// Records that the control stream had something. Text that was written before that comes first.
+    fn mark_received(&mut self) {
         self.stalled = None;
         self.texts.iter_mut().for_each(OutputReader::expect_pending);
     }
 
-    /// Tells the end of something, after all text that is left of it.
-    fn tell_last(&mut self, last: WorkerEvent) {
+    /// Reports the last event of a run, after all text that is left of the run.
+    fn report_last(&mut self, last: WorkerEvent) {
         if self.texts.iter().any(OutputReader::is_held) {
             self.release_text();
         }
@@ -381,10 +381,10 @@ impl Worker {
 
     fn release_text(&mut self) {
         self.texts.iter_mut().for_each(OutputReader::release_all);
-        self.heard();
+        self.mark_received();
     }
 
-    /// Whether text and displays have waited for each other long enough. They go on then.
+    /// Returns true when text and displays have waited for each other long enough. They are released then.
     fn has_stalled(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.texts.iter().any(OutputReader::is_held) {
             self.stalled = None;
@@ -399,7 +399,7 @@ impl Worker {
         true
     }
 
-    /// Whether it has closed its control stream.
+    /// Returns true when it has closed its control stream.
     pub(crate) fn is_dying(&self) -> bool {
         self.dying.is_some()
     }
@@ -410,12 +410,12 @@ impl Worker {
         }
     }
 
-    /// Output that may have been written before the last thing heard on the control stream.
+    /// Returns output that may have been written before the last message of the control stream.
     fn pending_output(&mut self) -> Option<WorkerEvent> {
         self.first_text(|text, source, buffer| text.pending_output(source, buffer))
     }
 
-    /// Output that comes before the next reply, because it was written before a mark.
+    /// Polls output that comes before the next reply, because it was written before a marker.
     fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<Option<WorkerEvent>> {
         let mut waits = false;
         let output =
@@ -448,35 +448,35 @@ impl Worker {
         None
     }
 
-    /// A run that began at `started` is over: forgets it and says what was done to it. What a run that was ended has
-    /// started ends too, as far as it can be told from what others have started.
+    /// Ends a run that started at `started`, and returns what was done to it. Processes that a killed run has started are
+    /// killed too, as far as they can be told from those of others.
     pub(crate) async fn end_run(&mut self, id: i64, started: Instant) -> Ended {
         let ended = self.watchdog.end(id);
         let former = self.idle_since.replace(Instant::now());
         self.idle.begin();
         let from_outside = matches!(ended.cause, Some(cause) if cause != Cause::Interrupt);
-        // What was killed has taken everything along.
+        // A kill has taken all of them.
         if from_outside && !ended.killed {
             let process = Arc::clone(&self.io.process);
-            // A task of its own, so that nothing is left half done when nobody waits any more.
+            // A task of its own, so that the work is finished when the caller is cancelled.
             let ending = tokio::spawn(async move { process.end_started(started, former).await });
             drop(ending.await);
         }
         ended
     }
 
-    /// A request that was no run has been answered.
+    /// Records the answer to a request that was no run.
     pub(crate) fn answered(&self, id: i64) {
         self.watchdog.end(id);
         self.idle.begin();
     }
 
-    /// Whether it lives and waits for a request, with nothing left to say about an earlier one.
+    /// Returns true when it lives and waits for a request, with nothing of an earlier one left to report.
     pub(crate) fn is_fit(&self) -> bool {
         !self.io.process.is_dead() && self.inbox.is_idle() && self.lines.is_empty()
     }
 
-    /// Ends it and whatever it started, and says how it ended. Bounded in time.
+    /// Kills it and everything that it started, and returns how it ended. Bounded in time.
     pub(crate) async fn reap(self) -> Option<Exit> {
         let process = Arc::clone(&self.io.process);
         let host = Arc::clone(&self.host);
@@ -516,7 +516,7 @@ fn start_error(message: String) -> Error {
     Error::new(ErrorKind::Unavailable, "start_interpreter", message).with_effect(Effect::Applied)
 }
 
-/// Whether nothing can be started in the box any more. Asks for a program that cannot be executed.
+/// Returns true when nothing can be started in the sandbox any more. Tries a program that cannot be executed.
 async fn is_gone(host: &dyn ProcessHost) -> bool {
     let root = String::from("/");
     let ask = Spawn {

@@ -1,9 +1,9 @@
-//! What a worker tells its host.
+//! Messages from a worker to its host.
 
 use super::Coded;
 use crate::wire::{Fields, Frame, WireError, Writer, put_frame};
 
-/// How the data of one representation is written.
+/// The encoding of one representation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Encoding {
     /// The data is the content itself.
@@ -25,94 +25,93 @@ pub struct MimeData {
     pub data: String,
 }
 
-/// What a [`Reply::Display`] is.
+/// The kind of a [`Reply::Display`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WireDisplayKind {
     /// The value of the cell's last expression.
     Result,
-    /// Something shown by `display()` or a figure.
+    /// A value shown by `display()`, or a figure.
     Display,
     /// A new version of an earlier display with the same `display_id`.
     Update,
 }
 
-/// Why a request was not carried out.
+/// The reason why a request was not carried out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WireFailureKind {
-    /// No such variable.
+    /// There is no such variable.
     NotFound,
     /// The value has no strict JSON form.
     NotSerializable,
-    /// The request itself makes no sense: not an identifier, not JSON, no such directory.
+    /// The request is malformed: not an identifier, not JSON, no such directory.
     Invalid,
     /// The value is too large to send.
     TooLarge,
 }
 
-/// What a worker tells its host.
+/// A message from a worker to its host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// First message of a worker: its self-check passed and it takes requests.
+    /// First message of a worker: the self-check has passed, and the worker takes requests.
     ///
     /// Fields: protocol, pid, python_version, self_check.
     Ready {
         /// [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) of its sources.
         protocol: u32,
-        /// Its process id as it sees it itself.
+        /// The process id inside the sandbox.
         pid: u32,
-        /// Such as `3.11.7`.
+        /// The version, such as `3.11.7`.
         python_version: String,
-        /// What the self-check read, as `name=value` words.
+        /// The findings of the self-check, as `name=value` words.
         self_check: String,
     },
-    /// Last message of a worker that cannot go on, and exits. As its first message: it could not
-    /// enter its cell, or its self-check failed, and it ran no code. During a run: the code made
-    /// it unable to run code.
+    /// Last message of a worker that cannot continue, and exits. As the first message: the worker could not enter its
+    /// cell, or its self-check failed, and no code ran. During a run: code has made the worker unable to run code.
     ///
     /// Fields: step, message.
     Refused {
         /// The step that failed.
         step: String,
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// Something to show, sent as soon as it is shown.
+    /// A display, sent as soon as code shows it.
     ///
     /// Fields: id, kind (0 result, 1 display, 2 update), bundle (list of mime, encoding (0 text,
     /// 1 base64, 2 json), data), metadata, display_id.
     Display {
-        /// The run.
+        /// The id of the run.
         id: i64,
-        /// What it is.
+        /// The kind of the display.
         kind: WireDisplayKind,
         /// The representations, never empty; `text/plain` first when there is one.
         bundle: Vec<MimeData>,
-        /// A JSON object, `{}` when there is nothing to say.
+        /// A JSON object, `{}` without metadata.
         metadata: String,
         /// Names the display for later updates; empty when it has no name.
         display_id: String,
     },
-    /// What was written before these marks comes before the next reply, and what was written after them comes after it.
-    /// Sent before each `Display` of code that goes on and before each `ClearOutput`.
+    /// Orders text and displays: text before these marks comes before the next reply, and text after them comes after it.
+    /// Sent before each `Display` of code that still runs and before each `ClearOutput`.
     ///
     /// A mark in standard output or error is the bytes `fe 6d 61 72 6b fe`, the id of the run and a number, both of 8
     /// bytes (little-endian).
     ///
     /// Fields: id, stdout, stderr.
     Marked {
-        /// The run.
+        /// The id of the run.
         id: i64,
-        /// The number of the mark in standard output, more than any before it. 0: there is none.
+        /// The number of the mark in standard output, more than any before it. 0: there is no mark.
         stdout: i64,
-        /// The same in standard error.
+        /// The number of the mark in standard error, likewise.
         stderr: i64,
     },
-    /// Everything shown so far in this run is to be cleared.
+    /// Clears everything that the run has shown so far.
     ///
     /// Fields: id, wait.
     ClearOutput {
-        /// The run.
+        /// The id of the run.
         id: i64,
         /// Clear only when the next output comes.
         wait: bool,
@@ -121,11 +120,11 @@ pub enum Reply {
     ///
     /// Fields: id, name, value, traceback.
     Error {
-        /// The run.
+        /// The id of the run.
         id: i64,
         /// Class name of the exception.
         name: String,
-        /// Its text.
+        /// The text of the exception.
         value: String,
         /// The whole traceback as Python prints it, ending in a newline.
         traceback: String,
@@ -134,7 +133,7 @@ pub enum Reply {
     ///
     /// Fields: id, code.
     Exit {
-        /// The run.
+        /// The id of the run.
         id: i64,
         /// The status as given, not cut to 8 bits.
         code: i64,
@@ -143,20 +142,20 @@ pub enum Reply {
     ///
     /// Fields: id, execution_count, interrupted, background_threads.
     Done {
-        /// The run.
+        /// The id of the run.
         id: i64,
-        /// How many runs this worker has finished, this one included.
+        /// The number of runs that this worker has finished, this one included.
         execution_count: i64,
-        /// An interrupt reached the code and ended it.
+        /// Set when an interrupt reached the code and ended it.
         interrupted: bool,
         /// Threads that the code left running.
         background_threads: u32,
     },
-    /// Answer to `GetVariable` and `SetVariables`.
+    /// Answers `GetVariable` and `SetVariables`.
     ///
     /// Fields: id, json.
     Value {
-        /// The request.
+        /// The id of the request.
         id: i64,
         /// A JSON document, not checked here.
         json: String,
@@ -165,44 +164,44 @@ pub enum Reply {
     ///
     /// Fields: id, call, name, arguments.
     ToolCall {
-        /// The run.
+        /// The id of the run.
         id: i64,
         /// The number of the call, new for each call of a worker.
         call: i64,
-        /// The tool.
+        /// The name of the tool.
         name: String,
         /// A JSON object, not checked here.
         arguments: String,
     },
-    /// Code asks which tools there are. Answer as for `ToolCall`, with a list of objects that hold `name`, `description`
-    /// and `parameters`.
+    /// Code asks for the tools of the host. Answer as for `ToolCall`, with a list of objects that have `name`,
+    /// `description` and `parameters`.
     ///
     /// Fields: id, call.
     ListTools {
-        /// The run.
+        /// The id of the run.
         id: i64,
         /// The number of the call, as in `ToolCall`.
         call: i64,
     },
-    /// Nobody waits for the answer to a call any more. It may be on its way already.
+    /// Cancels a call. Its answer may be on its way already.
     ///
     /// Fields: id, call.
     CancelTool {
-        /// The run.
+        /// The id of the run.
         id: i64,
         /// The number of the call.
         call: i64,
     },
-    /// Answer to `Checkpoint` and `ExportVariables`: a copy is about to be there, unless there is a problem. Answer to `ImportVariables`: it is done,
-    /// unless there is one.
+    /// Answers `Checkpoint` and `ExportVariables`: a copy will report soon, unless there is a problem. Answers
+    /// `ImportVariables`: the variables are loaded, unless there is a problem.
     ///
     /// Fields: id, problem, notes (list).
     Acknowledged {
-        /// The request.
+        /// The id of the request.
         id: i64,
-        /// Why it is not so; empty when it is.
+        /// The problem; empty when there is none.
         problem: String,
-        /// What the copy does not have, or not for itself alone; each one line for people.
+        /// Parts that the copy lacks, or shares with the worker; each one line for people.
         notes: Vec<String>,
     },
     /// The request was not carried out. After a `Run` a `Done` still follows, and the code did
@@ -210,9 +209,9 @@ pub enum Reply {
     ///
     /// Fields: id, kind (0 not found, 1 not serializable, 2 invalid, 3 too large), message.
     Failed {
-        /// The request.
+        /// The id of the request.
         id: i64,
-        /// Why.
+        /// The reason.
         kind: WireFailureKind,
         /// One line for people.
         message: String,
@@ -275,7 +274,7 @@ impl Reply {
     /// Reads a frame that a worker sent.
     ///
     /// # Errors
-    /// Whatever does not fit the vocabulary exactly.
+    /// Every message that does not fit the vocabulary exactly.
     pub fn decode(frame: Frame<'_>) -> Result<Self, WireError> {
         frame.read(Self::read)
     }

@@ -1,4 +1,4 @@
-//! From names of packages to wheels in a directory of the host.
+//! Fetches the wheels of packages to a directory of the host.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use super::OPERATION;
 
 const PROGRAM: &str = include_str!("fetch.py");
 
-/// Settings of pip that would make it do something else than what is asked of it here.
+/// Settings of pip that would change what pip is asked to do here.
 pub(super) const UNSET: [&str; 9] = [
     "PIP_DOWNLOAD",
     "PIP_DRY_RUN",
@@ -29,13 +29,13 @@ pub(super) const UNSET: [&str; 9] = [
     "PIP_USER",
 ];
 
-/// How long each step may take: what an index sends, and what code in the box lets go on, can last forever.
+/// Time limit of each step: an index may send forever, and code in the sandbox may delay pip forever.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 const MAX_NAMES: usize = 1000;
 const MAX_NAME_LENGTH: usize = 500;
 
-/// What an option of pip may be about: where packages come from, and how they are reached.
+/// Options of pip that may be given: where packages come from, and how the index is reached.
 const SOURCES: [&str; 11] = [
     "--cert",
     "--client-cert",
@@ -50,7 +50,7 @@ const SOURCES: [&str; 11] = [
     "--trusted-host",
 ];
 
-/// Checks options for pip: each is one of those about where packages come from, with its value after `=`.
+/// Checks an option for pip: one of those about where packages come from, with its value after `=`.
 pub fn is_option(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or_default();
     let alone = matches!(name, "--no-index" | "--pre");
@@ -62,7 +62,7 @@ pub fn is_option(option: &str) -> bool {
 pub(super) struct Pip {
     executable: PathBuf,
     options: Vec<String>,
-    /// What it has itself says nothing of the box.
+    /// Set when the packages of this interpreter are not those of the sandbox.
     is_elsewhere: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Pinned {
     pub(super) version: String,
 }
 
-/// Wheels that are removed with this.
+/// Downloaded wheels, which are removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Wheels {
     directory: TempDir,
@@ -86,8 +86,8 @@ impl Wheels {
     }
 }
 
-/// Requirements as pip takes them: a name with extras, versions and a marker. No option, no path and no address, because
-/// those can be sources, and sources run code when they are built.
+/// Checks requirements as pip takes them: a name with extras, versions and a marker. No option, no path and no address,
+/// because those can be sources, and sources run code when they are built.
 pub(super) fn requirements(names: Vec<String>) -> Result<Vec<String>> {
     let invalid = |name: &str, why: &str| {
         Err(Error::invalid("packages", format!("{why}, got {name:.100?}"))
@@ -114,7 +114,7 @@ pub(super) fn requirements(names: Vec<String>) -> Result<Vec<String>> {
     Ok(checked)
 }
 
-/// Whether two requirements are about one package.
+/// Returns true when two requirements are about one package.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     let in_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name = |requirement: &str| {
@@ -123,7 +123,7 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
     name(one) == name(other)
 }
 
-/// A name as all spellings of it.
+/// Returns the canonical spelling of a name.
 pub(super) fn canonical(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }
@@ -133,7 +133,7 @@ impl Pip {
         Self { executable, options, is_elsewhere: false }
     }
 
-    /// For an interpreter that is not this one, and has none of its packages.
+    /// Makes a pip for an interpreter elsewhere, which has none of the packages of this one.
     pub(super) fn elsewhere(executable: PathBuf, options: Vec<String>) -> Self {
         Self { executable, options, is_elsewhere: true }
     }
@@ -160,7 +160,7 @@ impl Pip {
         Err(refused(&String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// The arguments of the interpreter, up to those of a verb.
+    /// Returns the arguments of the interpreter, up to those of a verb.
     fn words(&self, verb: &str) -> Vec<String> {
         let own = ["-I", "-c", PROGRAM, verb, "--only-binary=:all:", "--no-input"];
         let more = ["--disable-pip-version-check", "--quiet", "--retries=2"];
@@ -175,7 +175,7 @@ impl Pip {
         program
     }
 
-    /// The program that writes a report of what would be installed.
+    /// Returns the program that writes a report of what would be installed.
     pub(super) fn resolving(
         &self,
         report: &str,
@@ -185,7 +185,7 @@ impl Pip {
         self.program("install", self.resolution(report, requirements, upgrade))
     }
 
-    /// The program that fetches the wheels of exactly those into a directory.
+    /// Returns the program that fetches the wheels of exactly those into a directory.
     pub(super) fn downloading(&self, directory: &str, pinned: &[Pinned]) -> Vec<String> {
         self.program("download", downloading(directory, pinned))
     }
@@ -199,7 +199,7 @@ impl Pip {
         options.chain(["--".to_owned()]).chain(requirements).collect()
     }
 
-    /// Everything that has to be installed beside what the interpreter has.
+    /// Resolves everything that has to be installed beside what the interpreter has.
     pub(super) async fn resolve(
         &self,
         requirements: &[String],
@@ -212,7 +212,7 @@ impl Pip {
         pinned(&fs::read(&report).map_err(host_problem)?)
     }
 
-    /// The wheels of exactly those.
+    /// Downloads the wheels of exactly those.
     pub(super) async fn download(&self, pinned: &[Pinned]) -> Result<Wheels> {
         let directory = tempfile::tempdir().map_err(host_problem)?;
         let empty = tempfile::tempdir().map_err(host_problem)?;
@@ -271,7 +271,7 @@ pub(super) fn pinned(report: &[u8]) -> Result<Vec<Pinned>> {
     report.install.into_iter().map(pin).collect()
 }
 
-/// What pip's failure means.
+/// Makes the error of a failure of pip.
 pub(super) fn refused(said: &str) -> Error {
     let words = exit_message(said);
     let has = |parts: &[&str]| parts.iter().any(|part| said.contains(part));
@@ -308,7 +308,7 @@ pub(super) fn refused(said: &str) -> Error {
     error(ErrorKind::Unexpected, format!("pip failed: {words}"))
 }
 
-/// The last lines that say something, as one.
+/// Joins the last lines that are not empty to one.
 pub(super) fn exit_message(said: &str) -> String {
     const MAX_DOWNLOADS: usize = 4;
     let wanted =
@@ -327,7 +327,7 @@ pub(super) fn exit_message(said: &str) -> String {
 pub(super) fn not_in_time() -> Error {
     let message = format!("packages were not installed within {}", format_duration(STEP_TIMEOUT));
     Error::new(ErrorKind::Timeout, OPERATION, message)
-        .with_hint("the index may be slow; or code in the sandbox holds pip up")
+        .with_hint("the index may be slow, or code in the sandbox may delay pip")
 }
 
 pub(super) fn host_problem(error: io::Error) -> Error {
@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    /// Otherwise a package that this host happens to have would be missing there, and nobody would be told.
+    // Otherwise a package that this host happens to have would be missing in the sandbox, without an error.
     #[test]
     fn what_this_host_has_counts_only_where_it_is_there_too() {
         let ignores = |pip: Pip| {

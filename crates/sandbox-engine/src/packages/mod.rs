@@ -1,9 +1,9 @@
-//! Python packages for a sandbox: the host fetches wheels, the box installs them.
+//! Python packages for a sandbox: the host fetches wheels, the sandbox installs them.
 //!
-//! A box has no network, and what packages bring along shall never run on the host. So the interpreter's own pip resolves
-//! and downloads here, wheels alone: of those nothing is executed, and a pip that would start a program is stopped. The
-//! wheels go into the box as files, and pip in there unpacks them into `.packages` below the home directory. A box that is
-//! elsewhere and has a network of its own does all of it inside.
+//! A sandbox may have no network, and nothing of a package may run on the host. So the interpreter's own pip resolves
+//! and downloads on the host, only wheels: nothing of a wheel is executed, and a pip that would start a program is
+//! stopped. The wheels go into the sandbox as files, and pip in there unpacks them into `.packages` below the home
+//! directory. A remote sandbox with a network of its own does all of it inside.
 
 mod fetch;
 
@@ -31,46 +31,46 @@ use crate::environment::user_site;
 
 const OPERATION: &str = "install_packages";
 
-/// Below the home directory of the box. The worker looks there (`python/installed.py`).
+/// Directory of packages, below the home directory of the sandbox. The worker looks there (`worker/installed.py`).
 const SITE: &str = ".packages";
 
-/// Below it: wheels that are being installed.
+/// Directory of wheels that are being installed, below the home directory.
 const INCOMING: &str = ".incoming";
 
 const PROGRAM: &str = include_str!("install.py");
 
-/// Bytes of a wheel on their way at once.
+/// Bytes of a wheel that are read at once.
 const CHUNK_SIZE: usize = 1 << 20;
 
-/// Bytes of what pip says that an error may quote.
+/// Maximum number of bytes of pip's output in an error.
 const MAX_TOOL_OUTPUT: usize = 4 << 10;
 
-/// Bytes of what pip reports of what it would install.
+/// Maximum size of pip's report of what it would install.
 const MAX_REPORT_SIZE: usize = 64 << 20;
 
-/// What was installed into one sandbox.
+/// The packages that were installed into one sandbox.
 #[derive(Debug)]
 pub struct Packages {
     pip: Pip,
     executable: PathBuf,
-    /// Whether the box fetches for itself.
+    /// Set when the sandbox fetches for itself.
     inside: bool,
-    /// Where they are put, if not below the home directory.
+    /// The directory of packages, if it is not below the home directory.
     site: Option<String>,
-    /// The version of an interpreter of a virtual environment, which has no packages of its user unless it is told so.
+    /// The version of an interpreter of a virtual environment, which has no user packages unless it is configured to.
     virtual_version: Option<String>,
-    /// Everything that was asked for so far. What is asked for next has to fit it. Held while packages are installed.
+    /// All requirements so far; the next ones have to fit them. Locked while packages are installed.
     pub(crate) wanted: Mutex<Vec<String>>,
     pub(crate) any: AtomicBool,
 }
 
 impl Packages {
-    /// None yet. They are for that interpreter, and come from where `options` of pip say.
+    /// Starts without packages. They are for that interpreter; `options` of pip say where they come from.
     pub fn new(executable: PathBuf, options: Vec<String>) -> Self {
         Self::with(Pip::new(executable.clone(), options), executable)
     }
 
-    /// The same, fetched by an interpreter of this host for one of the same version in the box.
+    /// Starts without packages, fetched by an interpreter of this host for one of the same version in the sandbox.
     pub fn between(here: PathBuf, there: PathBuf, options: Vec<String>) -> Self {
         Self::with(Pip::elsewhere(here, options), there)
     }
@@ -81,20 +81,20 @@ impl Packages {
         Self { pip, executable: there, inside, site, virtual_version, wanted, any }
     }
 
-    /// The same, fetched in the box by that interpreter, into that directory.
+    /// Starts without packages, fetched in the sandbox by that interpreter into that directory.
     pub fn inside(there: PathBuf, site: String, options: Vec<String>) -> Self {
         let packages = Self::new(there, options);
         Self { inside: true, site: Some(site), ..packages }
     }
 
-    /// The same for the interpreter of a virtual environment, which is of that version.
+    /// Sets the version of the interpreter of a virtual environment.
     #[must_use]
     pub fn of_virtual_environment(self, version: Option<String>) -> Self {
         Self { virtual_version: version, ..self }
     }
 }
 
-/// Options of pip as a caller gives them, who may say where packages come from and nothing else.
+/// Checks options of pip that a caller gives: only options about where packages come from.
 ///
 /// # Errors
 /// `InvalidArgument` with `provider_options`.
@@ -111,7 +111,7 @@ pub fn pip_options(given: &[Value]) -> Result<Vec<String>> {
     given.iter().map(option).collect()
 }
 
-/// What is installed of a distribution: `name-version.dist-info`, with the name as file names have it.
+/// Returns the installed distributions from their `name-version.dist-info`, with the names as in file names.
 fn installed(names: impl Iterator<Item = String>) -> BTreeSet<(String, String)> {
     let parts = |name: String| {
         let (name, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
@@ -132,7 +132,7 @@ impl SandboxBase {
         })
     }
 
-    /// The environment of commands, which find what was installed.
+    /// Returns the environment of commands, which find the installed packages.
     pub fn command_env(&self) -> BTreeMap<String, String> {
         let mut env = self.env.clone();
         let mut put_first = |name: &str, path: &str| {
@@ -154,11 +154,12 @@ impl SandboxBase {
         env
     }
 
-    /// Installs what is missing of those packages and of what they need; with `upgrade`, also what is older than the newest
-    /// that fits.
+    /// Installs what is missing of those packages and their dependencies; with `upgrade`, also what is older than the
+    /// newest version that fits.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no name of a package or does not fit what is there, `NotFound`, and whatever pip fails with.
+    /// `InvalidArgument` for a name that is no package, or that conflicts with what is there, `NotFound`, and
+    /// failures of pip.
     pub async fn install_python(&self, names: Vec<String>, upgrade: bool) -> Result<()> {
         let names = fetch::requirements(names)?;
         if names.is_empty() {
@@ -169,7 +170,7 @@ impl SandboxBase {
         if !upgrade && self.has_all(packages, &names).await? {
             return Ok(());
         }
-        // The last word about a package counts.
+        // The last requirement of a package replaces earlier ones.
         let is_new = |name: &String| names.iter().any(|new| fetch::is_same(new, name));
         let mut all: Vec<_> = wanted.iter().filter(|name| !is_new(name)).cloned().collect();
         all.extend(names.iter().cloned());
@@ -192,7 +193,7 @@ impl SandboxBase {
         Ok(())
     }
 
-    /// Whether the interpreter of the box has all of that, where that is not the one here.
+    /// Returns true when the interpreter of the sandbox has all packages, where it is not the interpreter of this host.
     async fn has_all(&self, packages: &Packages, wanted: &[String]) -> Result<bool> {
         if !packages.pip.is_elsewhere() {
             return Ok(false);
@@ -233,7 +234,7 @@ impl SandboxBase {
     }
 
     async fn install_wheels(&self, incoming: &str, wheels: Vec<PathBuf>) -> Result<()> {
-        // Of an earlier call that nobody waited for.
+        // An earlier call that was cancelled may have left wheels.
         self.remove(incoming).await?;
         for wheel in wheels {
             let name = wheel.file_name().unwrap_or_default().to_string_lossy();
@@ -247,7 +248,7 @@ impl SandboxBase {
         self.unpack_wheels(self.packages()?, incoming).await
     }
 
-    /// The same where the box fetches for itself.
+    /// Installs in a sandbox that fetches for itself.
     async fn install_inside(
         &self,
         packages: &Packages,
@@ -291,7 +292,7 @@ impl SandboxBase {
         Ok(())
     }
 
-    /// Runs a program in the box. `failed` says what it means when that fails, from what it said.
+    /// Runs a program in the sandbox. `failed` makes the error of a failure from the output.
     async fn run(&self, program: Vec<String>, failed: fn(&str) -> Error) -> Result<()> {
         let in_use = Box::new(self.expiry.in_use());
         let mut env = self.env.clone();
@@ -327,7 +328,7 @@ impl SandboxBase {
     }
 }
 
-/// What it means that wheels were not unpacked.
+/// Makes the error of wheels that could not be unpacked.
 fn not_unpacked(said: &str) -> Error {
     let full = said.contains("No space left on device");
     let kind = if full { ErrorKind::ResourceExhausted } else { ErrorKind::Unexpected };
@@ -336,7 +337,7 @@ fn not_unpacked(said: &str) -> Error {
     if full { error.with_hint("give the sandbox more disk") } else { error }
 }
 
-/// A file of the host, piece by piece.
+/// Reads a file of the host in chunks.
 fn content(file: File) -> ByteStream {
     Box::pin(stream::unfold(Some(file), |file| async move {
         let mut file = file?;

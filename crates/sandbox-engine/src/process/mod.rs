@@ -1,4 +1,4 @@
-//! What interpreters and commands share about processes: why a sandbox ended, the end of a process tree, standard input.
+//! What interpreters and commands share about processes: the end reason, killing a process tree, standard input.
 
 mod stdin;
 
@@ -17,7 +17,7 @@ use crate::host::{Process, ProcessHost};
 pub struct EndReason(OnceLock<(FailureKind, String)>);
 
 impl EndReason {
-    /// Makes one without a reason yet.
+    /// Makes an end reason that is not set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -47,8 +47,8 @@ impl EndReason {
     }
 }
 
-/// Ends a process and whatever it started. When that fails or takes too long, or the host is paused from outside, ends the
-/// whole host instead, sets its reason in `ended`, and returns `false`.
+/// Ends a process and whatever it started. When that fails or takes too long, or the host is paused from outside, ends
+/// the whole host instead, sets its reason in `ended`, and returns `false`.
 pub(crate) async fn kill_tree(
     process: &dyn Process,
     host: &dyn ProcessHost,

@@ -1,4 +1,4 @@
-//! Standard input of what runs.
+//! Standard input of code and commands.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,18 +10,18 @@ use sandbox_core::Stdin;
 
 use crate::host::{Gauge, Writable};
 
-/// How much of a standard input was read by what runs.
+/// Counts how much of a standard input was read.
 #[derive(Debug, Default)]
 pub(crate) struct StdinCounter(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     written: u64,
-    /// The count was asked for, so it must not change any more.
+    /// Set once the count was read: it must not change any more.
     is_final: bool,
-    /// While it is written.
+    /// The stream, while it is written.
     stream: Option<Weak<dyn Writable>>,
-    /// From then on.
+    /// The gauge, after the stream was written.
     gauge: Option<Box<dyn Gauge>>,
 }
 
@@ -30,11 +30,12 @@ impl StdinCounter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that were read, for the end of what runs: nothing more is written from now on. `None`: that cannot be seen.
+    /// Returns the number of bytes that were read, at the end of the process: nothing more is written from now on.
+    /// `None`: unknown.
     pub(crate) fn read(&self) -> Option<u64> {
         let mut state = self.state();
         state.is_final = true;
-        // A program may end before the first byte is on its way to it.
+        // A program may end before its first byte is sent.
         if state.written == 0 {
             return Some(0);
         }
@@ -46,24 +47,24 @@ impl StdinCounter {
         state.written.checked_sub(unread?)
     }
 
-    /// This stream is written from now on.
+    /// Sets the stream that is written from now on.
     fn begin(&self, stream: &Arc<dyn Writable>) {
         self.state().stream = Some(Arc::downgrade(stream));
     }
 
-    /// Nothing more is written to it.
+    /// Ends the writing.
     fn end(&self, stream: &dyn Writable) {
         self.state().gauge = stream.gauge();
     }
 }
 
-/// What is counted of what is written. It is written and counted at once, so that both always agree.
+/// A stream with its counter. Bytes are written and counted under one lock, so that both always agree.
 struct Counted<'a> {
     stream: &'a dyn Writable,
     taken: &'a StdinCounter,
 }
 
-/// Writes standard input to its end, or until nobody reads it any more.
+/// Writes standard input to its end, or until the reader has closed it.
 pub(crate) async fn feed(input: Box<dyn Writable>, stdin: Stdin, taken: Arc<StdinCounter>) {
     let stream: Arc<dyn Writable> = Arc::from(input);
     taken.begin(&stream);
@@ -72,7 +73,7 @@ pub(crate) async fn feed(input: Box<dyn Writable>, stdin: Stdin, taken: Arc<Stdi
     taken.end(&*stream);
 }
 
-/// The same, and what comes after it is for others to write. Returns the last byte.
+/// Writes standard input and keeps the stream open. Returns the last byte.
 pub(crate) async fn feed_open(input: &dyn Writable, stdin: Stdin) -> Option<u8> {
     let taken = StdinCounter::default();
     feed_counted(&Counted { stream: input, taken: &taken }, stdin).await
@@ -113,7 +114,7 @@ impl Counted<'_> {
     }
 }
 
-/// Writes everything, waiting while the reader does not read.
+/// Writes all of the data, and waits while the reader does not read.
 pub async fn write_all(output: &dyn Writable, data: &Bytes) -> io::Result<()> {
     write_all_with(output, data, |rest| output.try_write(rest)).await
 }
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(counter.read(), Some(0));
         assert_eq!(fed(&counter).await, b"", "what is written later is in no count");
         assert_eq!(counter.read(), Some(0));
-        // The control.
+        // The control of this test.
         let counter = Arc::<StdinCounter>::default();
         assert_eq!(fed(&counter).await, b"line");
         assert_eq!(counter.read(), Some(3));

@@ -1,7 +1,7 @@
-//! Snapshots of one sandbox: taking them, and going back to them.
+//! Snapshots of one sandbox: taking and restoring them.
 //!
-//! Files and variables go to disk and are for every sandbox. Interpreters are copied, and the copies wait in the box of
-//! this one, where it has such copies.
+//! Files and variables are stored on disk, for every sandbox. Interpreters are checkpointed where the sandbox supports
+//! that, and the checkpoints wait in the sandbox itself.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,10 +22,11 @@ use crate::pause::{pause_context, pause_contexts};
 const CREATE: &str = "create_snapshot";
 const RESTORE: &str = "restore_snapshot";
 
-/// Copies of interpreters that one sandbox keeps. Each holds the memory that is not as it was any more.
+/// Maximum number of checkpoints that one sandbox keeps. Each holds the memory that has changed since.
 const MAX_CHECKPOINTS: usize = 8;
 
-/// What code that was held up has for itself before the rest is stored, for which it would wait again where processors are few.
+/// Head start of code that was suspended, before the rest is stored. With few processors the code would wait again for
+/// that work.
 const HEAD_START: Duration = Duration::from_millis(2);
 
 /// The snapshots of a sandbox.
@@ -34,15 +35,15 @@ pub struct Snapshots {
     store: SnapshotStore,
     /// The version of its Python.
     python: Option<String>,
-    /// Modules that its interpreters have from the beginning.
+    /// Modules that its interpreters have from the start.
     preimport: Vec<String>,
-    /// Those that they have because it began from a template.
+    /// Modules that its interpreters have because the sandbox was created from a template.
     imports: Vec<String>,
-    /// Interpreters of snapshots that were taken of it.
+    /// Checkpoints of the snapshots that were taken of this sandbox.
     copies: Mutex<Vec<ContextCheckpoint>>,
 }
 
-/// The copy of one interpreter.
+/// The checkpoint of one context.
 #[derive(Clone, Debug)]
 struct ContextCheckpoint {
     /// The id of its snapshot.
@@ -52,24 +53,25 @@ struct ContextCheckpoint {
 }
 
 impl Snapshots {
-    /// ContextCheckpoint in that store, by a sandbox with that Python, whose interpreters have those modules from the beginning.
+    /// Keeps the snapshots of a sandbox in that store. Its interpreters are of that Python, and have those modules from
+    /// the start.
     pub fn new(store: SnapshotStore, python: Option<String>, preimport: Vec<String>) -> Self {
         Self { store, python, preimport, imports: Vec::new(), copies: Mutex::default() }
     }
 
-    /// Its interpreters have those modules as well, because that of a template had.
+    /// Adds modules that its interpreters have because a template had them.
     #[must_use]
     pub fn with_imports(mut self, imports: &[String]) -> Self {
         self.imports = imports.to_vec();
         self
     }
 
-    /// Where they are kept.
+    /// Returns the store.
     pub fn store(&self) -> &SnapshotStore {
         &self.store
     }
 
-    /// The version of its Python.
+    /// Returns the version of its Python.
     pub fn python(&self) -> Option<&str> {
         self.python.as_deref()
     }
@@ -78,24 +80,24 @@ impl Snapshots {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The copies of a snapshot that can be woken.
+    /// Returns the checkpoints of a snapshot that can be restored.
     fn alive_of(&self, snapshot: &str) -> Vec<ContextCheckpoint> {
         let copies = self.copies();
         let alive = copies.iter().filter(|kept| kept.snapshot == snapshot && kept.copy.is_alive());
         alive.cloned().collect()
     }
 
-    /// The contexts whose interpreters a snapshot has here.
+    /// Returns the contexts of which a snapshot has a checkpoint here.
     pub fn contexts_of(&self, snapshot: &str) -> Vec<String> {
         self.alive_of(snapshot).into_iter().map(|kept| kept.context.id).collect()
     }
 
-    /// Ends the copies of a snapshot.
+    /// Drops the checkpoints of a snapshot.
     pub fn forget(&self, snapshot: &str) {
         self.copies().retain(|kept| kept.snapshot != snapshot);
     }
 
-    /// Snapshots whose copies are here and that others have deleted.
+    /// Returns the snapshots that have checkpoints here, and that another process has deleted.
     fn deleted(&self) -> Result<Vec<String>> {
         if self.copies().is_empty() {
             return Ok(Vec::new());
@@ -107,12 +109,12 @@ impl Snapshots {
         Ok(deleted.cloned().collect())
     }
 
-    /// Ends the copies that nobody can ask for.
+    /// Drops the checkpoints that can be restored no more.
     fn tidy(&self, deleted: &[String]) {
         self.copies().retain(|kept| is_wanted(kept, deleted));
     }
 
-    /// A copy of each interpreter, all of them on their way. What there is none of is noted.
+    /// Starts a checkpoint of each interpreter. Reports in `info` each one that has none.
     async fn copy_interpreters(
         &self,
         deleted: &[String],
@@ -148,7 +150,7 @@ fn is_wanted(kept: &ContextCheckpoint, deleted: &[String]) -> bool {
     kept.copy.is_alive() && !deleted.contains(&kept.snapshot)
 }
 
-/// Waits for the copies, each of which gives out its variables as well. What does not come is noted.
+/// Waits for the checkpoints, each of which exports its variables as well. Reports in `info` what does not come.
 async fn take_in(
     copies: Vec<(String, Box<dyn PendingCheckpoint>)>,
     described: &[Context],
@@ -177,7 +179,7 @@ async fn take_in(
     kept
 }
 
-/// Has the other interpreters give out their variables. What there is none of is noted.
+/// Has the other interpreters export their variables. Reports in `info` each one that does not.
 async fn store_variables(
     described: &[Context],
     paused: &mut [SuspendedContext],
@@ -197,7 +199,7 @@ async fn store_variables(
     Ok(all)
 }
 
-/// Writes variables to disk. What cannot be written is noted.
+/// Writes variables to disk. Reports in `info` what cannot be written.
 async fn write_variables(
     writer: &mut SnapshotWriter,
     export: Vec<(Context, VariableExport)>,
@@ -243,7 +245,7 @@ fn for_others(id: &str, what: &str) -> String {
     format!("for other sandboxes, of context {id}: {what}")
 }
 
-/// Gives contexts the variables that a snapshot has of them, in the interpreters that are there or in new ones.
+/// Loads the variables of a snapshot into its contexts, in existing interpreters or in new ones.
 ///
 /// # Errors
 /// `InvalidArgument` for variables that cannot be read here, `NotFound` when the snapshot was deleted meanwhile.
@@ -273,7 +275,7 @@ async fn load_into(
             Error::invalid("snapshot", message)
                 .with_hint("take the snapshot again without what cannot be read")
         }
-        // Reading them may run code of theirs.
+        // Loading may run code of the variables' types.
         ErrorKind::Protocol => {
             let (name, why) = (&stored.info.name, error.message());
             let message =
@@ -290,7 +292,7 @@ fn as_context(stored: &StoredContext) -> Context {
 }
 
 impl Snapshots {
-    /// Takes one of a sandbox that has not ended. `image` is one of an engine, with what is changed outside of the
+    /// Takes a snapshot of a sandbox that has not ended. `image` is an image of an engine with the changes outside of the
     /// directories of a snapshot.
     ///
     /// # Errors
@@ -306,7 +308,7 @@ impl Snapshots {
         base.check_snapshot(CREATE)?;
         self.store.check_free(CREATE, name)?;
         let _in_use = base.expiry.in_use();
-        // This looks at the disk, so before anybody is held up.
+        // This reads the disk, so it comes before any context is suspended.
         let deleted = self.deleted()?;
         let mut paused = pause_contexts(contexts, CREATE).await?;
         let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
@@ -319,11 +321,12 @@ impl Snapshots {
             let directories = files.store(CREATE, &mut writer).await?;
             Result::Ok((writer, directories))
         });
-        // Before anything is copied: a processor that forks does nothing else, and export waits for many small things.
+        // Before anything is forked: a processor that forks does nothing else, and storing waits for many small
+        // operations.
         let stored = if in_memory { None } else { Some(store_files.as_mut().await?) };
         let copies = self.copy_interpreters(&deleted, &mut paused, &mut info).await?;
         let mut export = store_variables(&described, &mut paused, &copies, &mut info).await?;
-        // All that is still missing is in memory or in copies, and code may go on: first.
+        // Everything that is still missing is in memory or in checkpoints, so that code continues first.
         drop(paused);
         sleep(HEAD_START).await;
         let (mut writer, directories) = match stored {
@@ -337,7 +340,7 @@ impl Snapshots {
         let (python, preimport) = (self.python.clone(), self.preimport.clone());
         let StoredSnapshot { info, .. } =
             base.finish(CREATE, writer, python, preimport, info).await?;
-        // Not before: their memory goes with them, and that is work.
+        // Not earlier: dropping them frees their memory, which takes time.
         self.tidy(&deleted);
         for (context, copy) in copies {
             copy.prepare();
@@ -346,7 +349,7 @@ impl Snapshots {
         Ok(SnapshotInfo { contexts: self.contexts_of(&info.id), ..info })
     }
 
-    /// Takes a sandbox that has not ended back to one.
+    /// Restores a snapshot in a sandbox that has not ended.
     ///
     /// # Errors
     /// Those of [`SnapshotOps::restore_snapshot`](sandbox_core::SnapshotOps::restore_snapshot).
@@ -369,8 +372,7 @@ impl Snapshots {
         base.replace(RESTORE, &stored, self.python(), still).await?;
         let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info.clone() };
         if stored.image().is_some() {
-            info.left_out
-                .push("files of the image: they are changed in new sandboxes alone".into());
+            info.left_out.push("files of the image: they are changed only in new sandboxes".into());
         }
         let is_copied = |id: &str| kept.iter().any(|kept| kept.context.id == id);
         for ContextCheckpoint { context, copy, .. } in &kept {
@@ -378,7 +380,7 @@ impl Snapshots {
             let woken = one.restore(&**copy).await;
             let variables = stored.variables().iter().find(|stored| stored.id == context.id);
             match (woken, variables) {
-                // Code can end a copy, or stop it.
+                // Code can end a checkpoint, or stop it.
                 (Err(error), Some(variables)) => {
                     if read(one, &stored, variables, &mut info).await {
                         info.left_out.push(read_instead(&context.id, &error));
@@ -395,7 +397,7 @@ impl Snapshots {
     }
 }
 
-/// Has a new interpreter read the variables of a context, and says what it has not. Whether it has the others.
+/// Has a new interpreter load the variables of a context, and reports which it lacks. Returns whether it has the others.
 async fn read(
     paused: &mut SuspendedContext,
     stored: &StoredSnapshot,
@@ -404,7 +406,7 @@ async fn read(
 ) -> bool {
     let loaded = load_into(paused, RESTORE, stored, variables).await;
     if loaded.is_err() {
-        // It may have some of them.
+        // It may have loaded some of them.
         paused.end().await;
     }
     let missing = variables.left_out.iter();
@@ -421,7 +423,7 @@ fn read_instead(id: &str, why: &Error) -> String {
     )
 }
 
-/// Says whether the interpreter of a context came back.
+/// Reports in `info` whether the interpreter of a context was restored.
 fn tell(info: &mut SnapshotInfo, id: &str, came: Result<()>) {
     match came {
         Ok(()) => info.contexts.push(id.to_owned()),
@@ -431,7 +433,7 @@ fn tell(info: &mut SnapshotInfo, id: &str, came: Result<()>) {
     }
 }
 
-/// A context among those that are paused, where it is added when it is missing.
+/// Returns the suspended context with that id, and suspends it when it is missing.
 async fn among<'a>(
     paused: &'a mut Vec<SuspendedContext>,
     contexts: &Contexts,
@@ -447,7 +449,7 @@ async fn among<'a>(
     Ok(&mut paused[known])
 }
 
-/// A context like one that was deleted, unless somebody has made it meanwhile.
+/// Makes a context like one that was deleted, unless it was made meanwhile.
 fn made_again(contexts: &Contexts, context: &Context) -> Result<InterpreterContext> {
     if contexts.find(&context.id).is_none() {
         let mut spec = ContextSpec::default();

@@ -1,18 +1,18 @@
-//! Names of modules that an interpreter in a sandbox said it has imported, for interpreters outside to begin with.
+//! Names of modules that an interpreter in a sandbox reports as imported, for interpreters outside to start with.
 //!
-//! Code in the sandbox may say anything. What a hostile template gains by that is written in `docs/snapshots.md`.
+//! Code in the sandbox may report anything. `docs/snapshots.md` says what a hostile template gains by that.
 
 use std::collections::BTreeSet;
 
-/// Modules of one snapshot.
+/// Maximum number of modules of one snapshot.
 const MAX_MODULES: usize = 256;
 
-/// Characters of a name.
+/// Maximum length of a name.
 const MAX_NAME_LENGTH: usize = 100;
 
-/// Modules, with all that is in them, that are never imported for a template: importing them is an act (`this` prints,
-/// `antigravity` starts a browser), they are not made to be imported by others, they end or change the process, they look
-/// for files of whoever runs them and write some (`matplotlib`), or they belong to a terminal.
+/// Modules, with everything below them, that are never imported for a template: importing them has an effect (`this`
+/// prints, `antigravity` starts a browser), they are no libraries, they end or change the process, they read or write
+/// files of the current user (`matplotlib`), or they need a terminal.
 const NEVER: [&str; 43] = [
     "__hello__",
     "__main__",
@@ -59,7 +59,7 @@ const NEVER: [&str; 43] = [
     "venv",
 ];
 
-/// The names that can be used, each once, in the order in which they came.
+/// Returns the names that can be used, each once, in their order.
 pub(super) fn checked(names: &[String]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let usable = names.iter().filter(|name| is_usable(name) && seen.insert(name.as_str()));
@@ -78,7 +78,7 @@ fn is_usable(name: &str) -> bool {
     name.len() <= MAX_NAME_LENGTH
         && name.split('.').all(part)
         && !NEVER.contains(&top)
-        // Parts of Python for its own tests.
+        // Parts of Python's own tests.
         && !top.starts_with("_test")
         && !top.starts_with("_xx")
 }

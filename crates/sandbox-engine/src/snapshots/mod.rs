@@ -1,7 +1,7 @@
 //! The files of a sandbox as a snapshot, and a sandbox with the files of a snapshot.
 //!
-//! Those are the working directory and the packages that were installed, as archives. Interpreters are the backend's, and so
-//! is what the bytes of their variables mean.
+//! The files are the working directory and the installed packages, as archives. Interpreters, and the meaning of the
+//! bytes of their variables, belong to the backend.
 
 mod checkpoints;
 mod imports;
@@ -34,24 +34,24 @@ const PACKAGES: &str = "packages.tar";
 /// The archive of what the user of the sandbox has installed, as `pip install` does: `~/.local`.
 const USER: &str = "user.tar";
 
-/// Most files outside of a snapshot that are named one by one.
+/// Maximum number of files outside of a snapshot that are named one by one.
 const MAX_NAMED_FILES: usize = 8;
 
-/// Bytes of an archive that are kept in memory, and not written while the sandbox is held up.
+/// Bytes of an archive that are kept in memory, so that the sandbox need not wait until they are written.
 const READ_AHEAD: usize = 1 << 20;
 
-/// Most commands that are named one by one.
+/// Maximum number of commands that are named one by one.
 const NAMED_COMMANDS: usize = 8;
 
-/// Characters of a command that are shown.
+/// Maximum number of characters of a command that is named.
 const SHOWN_COMMAND: usize = 60;
 
-/// The files of a sandbox, on their way into a snapshot.
+/// The files of a sandbox that are about to be stored in a snapshot.
 pub(crate) struct SavedFiles {
     /// Archives by the names of their files.
     parts: Vec<(&'static str, ByteStream)>,
     directories: Vec<String>,
-    /// Whether all of them are here, whatever becomes of them there.
+    /// Set when all of them have been read, so that later changes in the sandbox do not matter.
     pub(crate) in_memory: bool,
 }
 
@@ -63,10 +63,10 @@ impl SavedFiles {
         Ok(())
     }
 
-    /// Stores them; which directories those are.
+    /// Stores the files, and returns their directories.
     ///
     /// # Errors
-    /// `ResourceExhausted` when they are too large, and what keeps them from being read or stored.
+    /// `ResourceExhausted` when they are too large, and failures to read or store them.
     pub(crate) async fn store(
         self,
         operation: &'static str,
@@ -79,7 +79,7 @@ impl SavedFiles {
     }
 }
 
-/// The same content, and whether there was so little that all of it has been read.
+/// Reads the first part of the content. Returns the content, and whether that was all.
 async fn read_ahead(content: ByteStream) -> Result<(ByteStream, bool)> {
     let mut content = content.fuse();
     let (mut pieces, mut size) = (Vec::new(), 0);
@@ -107,10 +107,10 @@ impl SandboxBase {
         Layout { work_dir, home, beside: [(PACKAGES, site), (USER, user)], packages_inside }
     }
 
-    /// Whether its files can be those of a snapshot: a snapshot has what belongs to the sandbox, and nothing of the host.
+    /// Checks that its files can be those of a snapshot: a snapshot has files of the sandbox, and no files of the host.
     ///
     /// # Errors
-    /// `InvalidArgument` with a mount of the host among them.
+    /// `InvalidArgument` when a mount of the host is among them.
     pub fn check_snapshot(&self, operation: &'static str) -> Result<()> {
         self.ensure_running(operation)?;
         let layout = self.layout();
@@ -132,10 +132,10 @@ impl SandboxBase {
         }
     }
 
-    /// Begins to read the files.
+    /// Starts to read the files.
     ///
     /// # Errors
-    /// `PermissionDenied` for a file that nobody in the sandbox can read, and what else keeps them from being read.
+    /// `PermissionDenied` for a file that the user of the sandbox cannot read, and other failures to read.
     pub(crate) async fn read_files(&self, operation: &'static str) -> Result<SavedFiles> {
         let layout = self.layout();
         let [(_, site), (_, user)] = &layout.beside;
@@ -163,10 +163,10 @@ impl SandboxBase {
         Ok(files)
     }
 
-    /// Gives a snapshot whose files are stored its name. `info` has what the caller knows of it.
+    /// Gives a snapshot with stored files its name. `info` has what the caller knows of it.
     ///
     /// # Errors
-    /// `AlreadyExists` when somebody else has taken the name meanwhile, and what keeps it from being stored.
+    /// `AlreadyExists` when another process has taken the name meanwhile, and failures to store it.
     pub async fn finish(
         &self,
         operation: &'static str,
@@ -203,7 +203,7 @@ impl SandboxBase {
         Ok(self.content(operation, self.with_files(operation, pack).await?))
     }
 
-    /// Names what is in the other directories of the sandbox where files are kept.
+    /// Names what is in the other directories of the sandbox where users keep files.
     async fn files_outside(&self, operation: &'static str) -> Vec<String> {
         let layout = self.layout();
         let mut outside = Vec::new();
@@ -213,7 +213,7 @@ impl SandboxBase {
             let is_kept = |path: &str| {
                 path == layout.work_dir || layout.beside.iter().any(|(_, beside)| path == beside)
             };
-            // What programs keep for themselves can be made again, and what is ours is not asked for.
+            // What programs keep can be made again, and our own files are not asked for.
             let is_of_programs = |name: &str| {
                 [".cache", ".config"].contains(&name) || name.starts_with(".sandboxes.")
             };
@@ -249,7 +249,7 @@ impl SandboxBase {
         named
     }
 
-    /// Puts the files of a snapshot into a sandbox that has none yet.
+    /// Loads the files of a snapshot into a sandbox that has none yet.
     ///
     /// # Errors
     /// `ResourceExhausted` when there is no room, `InvalidArgument` when its packages are for another Python, `NotFound`
@@ -278,14 +278,14 @@ impl SandboxBase {
         Ok(())
     }
 
-    /// Puts the files of a snapshot in the place of those that are there: all of them, or none. `still` ends what could
-    /// meddle with that; it is waited for when it is known that there is room.
+    /// Replaces the files of a sandbox by those of a snapshot: all of them, or none. `still` ends what could interfere;
+    /// it is awaited when it is known that there is room.
     ///
     /// # Errors
-    /// As [`SandboxBase::load`]. When something that was there cannot be removed in the end, the effect of the error is `Applied`.
+    /// As [`SandboxBase::load`]. When former files cannot be removed in the end, the effect of the error is `Applied`.
     ///
     /// # Cancellation
-    /// All files are those of before, or all are those of the snapshot, a moment later.
+    /// All files are the former ones, or all are those of the snapshot, a moment later.
     pub async fn replace(
         &self,
         operation: &'static str,
@@ -317,7 +317,7 @@ impl SandboxBase {
             staged.give_up().await;
             return Err(error);
         }
-        // Known before, because nobody may be here any more when the files are.
+        // Recorded before, because the caller may be cancelled when the files have been replaced.
         let former = self.known_packages().await;
         self.know_packages(stored.manifest.wanted.clone(), stored.has(PACKAGES)).await;
         let exchanged = staged.exchange().await;
@@ -341,7 +341,7 @@ impl SandboxBase {
         self.with_files(operation, unpack).await
     }
 
-    /// What was asked for, and whether anything is installed.
+    /// Returns the requirements so far, and whether any package is installed.
     async fn known_packages(&self) -> (Vec<String>, bool) {
         match &self.packages {
             Some(packages) => {
@@ -360,7 +360,7 @@ impl SandboxBase {
     }
 }
 
-/// Packages are for one version of Python, because some are compiled for it.
+/// Refuses packages for another version of Python, because some are compiled for one version.
 fn check_python(stored: &StoredSnapshot, python: Option<&str>) -> Result<()> {
     let minor = |version: &str| version.split('.').take(2).collect::<Vec<_>>().join(".");
     match (&stored.manifest.python, python) {

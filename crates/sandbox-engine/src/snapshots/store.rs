@@ -1,7 +1,8 @@
-//! Snapshots on disk: a directory of the user's, with a directory for each snapshot.
+//! Snapshots on disk: a directory of the user, with a directory for each snapshot.
 //!
-//! A snapshot is made under a hidden name and renamed when it is complete, so others see all of it or nothing. Whoever
-//! makes or removes one holds a lock on its directory; what has a hidden name and no lock was left by somebody who died.
+//! A snapshot is made under a hidden name and renamed when it is complete, so other processes see all of it or nothing. A
+//! process that makes or removes a snapshot locks its directory. A hidden directory without a lock was left by a process
+//! that died.
 
 mod images;
 
@@ -24,21 +25,21 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 pub use self::images::EngineImage;
 use super::imports;
 
-/// Names another directory for snapshots. It is made when it is missing.
+/// The variable that names another directory for snapshots. A missing directory is made.
 pub const STATE_DIRECTORY_VARIABLE: &str = "CODE_SANDBOXES_STATE_DIR";
 
-/// The largest snapshot, in bytes on disk.
+/// Maximum size of a snapshot, in bytes on disk.
 pub const MAX_SNAPSHOT_SIZE: ByteSize = ByteSize::gib(8);
 
-/// Characters of a name.
+/// Maximum length of a name.
 const MAX_NAME_LENGTH: usize = 64;
 
 const DESCRIPTION: &str = "snapshot.json";
 
-/// What a hidden name begins with; no snapshot has one.
+/// The first character of a hidden name; no snapshot name starts with it.
 const HIDDEN: &str = ".";
 
-/// Bytes on their way at once.
+/// Bytes that are read at once.
 const CHUNK_SIZE: u64 = 256 << 10;
 
 /// The snapshots of this user.
@@ -50,30 +51,30 @@ pub struct SnapshotStore {
 /// A snapshot on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredSnapshot {
-    /// What is told of it. Interpreters are not on disk, so it has no contexts.
+    /// The description. Interpreters are not on disk, so there are no contexts in it.
     pub info: SnapshotInfo,
-    /// Bytes of each archive, by the name of its file.
+    /// The size of each archive, by the name of its file.
     parts: Vec<(String, u64)>,
-    /// What the caller of the store wants to know again.
+    /// The manifest.
     #[serde(rename = "notes")]
     pub(super) manifest: Manifest,
     #[serde(skip)]
     directory: PathBuf,
 }
 
-/// What has to be known of files to put them elsewhere.
+/// What is needed to restore the files elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    /// Whether packages are in the working directory, too.
+    /// Set when packages are in the working directory, too.
     pub(super) packages_inside: bool,
     /// Packages that were asked for.
     pub(super) wanted: Vec<String>,
-    /// The version of Python they are for.
+    /// The version of Python of the packages.
     pub(super) python: Option<String>,
-    /// Modules that its interpreters had from the beginning.
+    /// Modules that its interpreters had from the start.
     #[serde(default)]
     pub(super) preimport: Vec<String>,
-    /// Modules that its interpreters had imported, as they said.
+    /// Modules that its interpreters had imported, as they reported.
     #[serde(default)]
     pub(super) imports: Vec<String>,
     /// Contexts whose variables are stored.
@@ -82,7 +83,7 @@ pub(super) struct Manifest {
     /// The image of an engine that has changes to files outside of the archives.
     #[serde(default)]
     pub(super) image: Option<String>,
-    /// Where that engine was.
+    /// The address of that engine.
     #[serde(default)]
     pub(super) engine: Option<String>,
 }
@@ -90,17 +91,17 @@ pub(super) struct Manifest {
 /// A context whose variables are stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredContext {
-    /// Its id.
+    /// The id.
     pub id: String,
-    /// Its working directory.
+    /// The working directory.
     pub cwd: Option<String>,
-    /// What is missing of them, in words.
+    /// Variables that are missing, and why.
     pub left_out: Vec<String>,
-    /// The file that has them.
+    /// The file of the variables.
     part: String,
 }
 
-/// A snapshot that is being made. Removed when it is dropped before its end.
+/// A snapshot that is being made. Removed when it is dropped before it is finished.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     name: String,
@@ -111,7 +112,7 @@ pub struct SnapshotWriter {
     parts: Vec<(String, u64)>,
     pub(super) variables: Vec<StoredContext>,
     pub(super) imports: Vec<String>,
-    /// What an engine has of it.
+    /// The part of the snapshot that an engine has.
     pub(super) image: Option<EngineImage>,
     done: bool,
 }
@@ -119,7 +120,7 @@ pub struct SnapshotWriter {
 /// Checks the name of a snapshot.
 ///
 /// # Errors
-/// `InvalidArgument` with what is allowed.
+/// `InvalidArgument` with the allowed names.
 pub fn check_snapshot_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let fits = name.len() <= MAX_NAME_LENGTH && name.chars().all(allowed);
@@ -137,13 +138,13 @@ pub fn check_snapshot_name(name: &str) -> Result<()> {
 }
 
 impl SnapshotStore {
-    /// Snapshots in that directory. Without one: what the variable names, `code-sandboxes` in `XDG_STATE_HOME`, or in
-    /// `.local/state` of the home directory.
+    /// Opens the snapshots in that directory. Without one: the directory that the variable names, `code-sandboxes` in
+    /// `XDG_STATE_HOME`, or in `.local/state` of the home directory.
     pub fn new(directory: Option<PathBuf>) -> Self {
         Self { directory }
     }
 
-    /// Where they are.
+    /// Returns the directory.
     pub fn directory(&self) -> Option<PathBuf> {
         self.root("mounts").ok()
     }
@@ -170,7 +171,7 @@ impl SnapshotStore {
         }
     }
 
-    /// The directory of all snapshots, made and checked. Who can write there decides what sandboxes begin with.
+    /// Makes and checks the directory of all snapshots. A user who can write there decides what sandboxes begin with.
     fn open(&self, operation: &'static str) -> Result<PathBuf> {
         let root = self.root(operation)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
@@ -179,10 +180,10 @@ impl SnapshotStore {
         Ok(root)
     }
 
-    /// Every snapshot that can be read, the oldest first.
+    /// Returns every snapshot that can be read, the oldest first.
     ///
     /// # Errors
-    /// What keeps the directory from being read; `PermissionDenied` when it is not this user's alone.
+    /// Failures to read the directory; `PermissionDenied` when other users can write to it.
     pub fn list(&self, operation: &'static str) -> Result<Vec<StoredSnapshot>> {
         let root = self.root(operation)?;
         if !root.exists() {
@@ -196,7 +197,7 @@ impl SnapshotStore {
             let Some(name) = name.to_str().filter(|name| check_snapshot_name(name).is_ok()) else {
                 continue;
             };
-            // One may be removed while we look, and one that is damaged is no reason against the others.
+            // A snapshot may be removed meanwhile, and a damaged one does not hide the others.
             match read(operation, &root.join(name)) {
                 Ok(stored) => all.push(stored),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -209,10 +210,10 @@ impl SnapshotStore {
         Ok(all)
     }
 
-    /// A snapshot by its name or its id.
+    /// Finds a snapshot by its name or its id.
     ///
     /// # Errors
-    /// `NotFound`, with the names that there are; `InvalidArgument` for what is no name.
+    /// `NotFound`, with the existing names; `InvalidArgument` for a malformed name.
     pub fn find(&self, operation: &'static str, wanted: &str) -> Result<StoredSnapshot> {
         check_snapshot_name(wanted)?;
         let root = self.root(operation)?;
@@ -236,7 +237,7 @@ impl SnapshotStore {
         Err(Error::new(ErrorKind::NotFound, operation, message).with_hint(hint))
     }
 
-    /// Removes a snapshot, also one that is damaged, which has no id any more.
+    /// Removes a snapshot, also a damaged one, which has no id any more.
     ///
     /// # Errors
     /// As [`SnapshotStore::find`].
@@ -266,22 +267,22 @@ impl SnapshotStore {
         Ok(stored)
     }
 
-    /// What is left to say of a snapshot whose description cannot be read.
+    /// Describes a snapshot whose description cannot be read.
     fn damaged(&self, operation: &'static str, name: &str) -> Result<StoredSnapshot> {
         let info = SnapshotInfo { name: name.to_owned(), ..SnapshotInfo::default() };
         let directory = self.root(operation)?.join(name);
         Ok(StoredSnapshot { info, parts: Vec::new(), manifest: Manifest::default(), directory })
     }
 
-    /// Checks that a snapshot with that name can be begun.
+    /// Checks that a snapshot with that name can be made.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no name, `AlreadyExists`, and what keeps the directory from being used.
+    /// `InvalidArgument` for a malformed name, `AlreadyExists`, and failures to use the directory.
     pub fn check_free(&self, operation: &'static str, name: &str) -> Result<()> {
         self.free_place(operation, name).map(drop)
     }
 
-    /// The directory of all snapshots, and in it that of one that is not there yet.
+    /// Returns the directory of all snapshots, and in it the directory of one that does not exist yet.
     fn free_place(&self, operation: &'static str, name: &str) -> Result<(PathBuf, PathBuf)> {
         check_snapshot_name(name)?;
         let root = self.open(operation)?;
@@ -292,10 +293,10 @@ impl SnapshotStore {
         Ok((root, place))
     }
 
-    /// Begins a snapshot with that name.
+    /// Starts a snapshot with that name.
     ///
     /// # Errors
-    /// Those of [`SnapshotStore::check_free`], and what keeps it from being written.
+    /// Those of [`SnapshotStore::check_free`], and failures to write.
     pub fn begin(&self, operation: &'static str, name: &str) -> Result<SnapshotWriter> {
         let (root, place) = self.free_place(operation, name)?;
         remove_abandoned(&root);
@@ -320,7 +321,7 @@ impl SnapshotStore {
 }
 
 impl SnapshotWriter {
-    /// Manifest modules that one of its interpreters has imported.
+    /// Adds modules that one of its interpreters has imported.
     pub(super) fn note_imports(&mut self, names: &[String]) {
         let all: Vec<_> = self.imports.iter().chain(names).cloned().collect();
         self.imports = imports::checked(&all);
@@ -355,10 +356,11 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Stores the variables of a context, which are all but what was left out. When that fails, the snapshot is as it was.
+    /// Stores the variables of a context; `left_out` names those that are missing. A failure leaves the snapshot as it
+    /// was.
     ///
     /// # Errors
-    /// What the stream says, and what keeps them from being written.
+    /// Errors of the stream, and failures to write.
     pub async fn write_variables(
         &mut self,
         operation: &'static str,
@@ -376,7 +378,7 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Gives it its name. `info` is told of it, with the id, the time and the size that it has now.
+    /// Gives the snapshot its name. Its description is `info`, with the id, the time and the size that it has now.
     pub(super) fn finish(
         mut self,
         operation: &'static str,
@@ -416,26 +418,26 @@ impl Drop for SnapshotWriter {
 }
 
 impl StoredSnapshot {
-    /// Modules that its interpreters had from the beginning.
+    /// Returns the modules that its interpreters had from the start.
     pub fn preimport(&self) -> &[String] {
         &self.manifest.preimport
     }
 
-    /// Modules that its interpreters had imported, as they said: names alone, few, and none that does more when it is
-    /// imported than a module should. Whether there are such modules is for whoever imports them to find out.
+    /// Returns the modules that its interpreters had imported, as they reported: only names, few, and none whose import
+    /// has other effects than it should. The importing process finds out whether there are such modules.
     pub fn imports(&self) -> Vec<String> {
         imports::checked(&self.manifest.imports)
     }
 
-    /// The image of an engine that has changes to files outside of its archives, if it has any.
+    /// Returns the image of an engine that has changes to files outside of the archives.
     pub fn image(&self) -> Option<&str> {
         self.manifest.image.as_deref()
     }
 
-    /// Whether all of it is on this disk.
+    /// Checks that all of it is on this disk.
     ///
     /// # Errors
-    /// `InvalidArgument` when an engine has some of it.
+    /// `InvalidArgument` when an engine has a part of it.
     pub fn check_whole(&self) -> Result<()> {
         let Some(image) = self.image() else { return Ok(()) };
         let name = &self.info.name;
@@ -443,12 +445,12 @@ impl StoredSnapshot {
         Err(Error::invalid("snapshot", message).with_hint("name the variant: `-p local-docker`"))
     }
 
-    /// Contexts whose variables it has.
+    /// Returns the contexts whose variables it has.
     pub fn variables(&self) -> &[StoredContext] {
         &self.manifest.variables
     }
 
-    /// The variables of a context, read as they are taken.
+    /// Returns the variables of a context, which are read while they are taken.
     ///
     /// # Errors
     /// `NotFound` when it was deleted, `Unexpected` when it is damaged.
@@ -460,12 +462,12 @@ impl StoredSnapshot {
         self.read(operation, &context.part).await
     }
 
-    /// Whether it has that archive.
+    /// Returns true when it has that archive.
     pub(super) fn has(&self, part: &str) -> bool {
         self.parts.iter().any(|(name, _)| name == part)
     }
 
-    /// An archive of it, read as it is taken.
+    /// Returns an archive, which is read while it is taken.
     pub(super) async fn read(&self, operation: &'static str, part: &str) -> Result<ByteStream> {
         let path = self.directory.join(part);
         let expected = self.parts.iter().find(|(name, _)| name == part).map(|(_, size)| *size);
@@ -513,12 +515,12 @@ fn read(operation: &'static str, directory: &Path) -> Result<StoredSnapshot> {
     Ok(StoredSnapshot { directory: directory.to_owned(), ..stored })
 }
 
-/// Removes what was left by those who died while they made or removed a snapshot.
+/// Removes directories of processes that died while they made or removed a snapshot.
 fn remove_abandoned(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     let is_hidden =
         |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(HIDDEN.as_bytes());
-    // A moment after it was made it has no lock yet.
+    // A directory that was just made has no lock for a moment.
     let is_old = |meta: &fs::Metadata| unix_now() - meta.mtime() as f64 > 60.0;
     for entry in entries.flatten().filter(is_hidden) {
         if !entry.metadata().is_ok_and(|meta| meta.is_dir() && is_old(&meta)) {
@@ -537,9 +539,9 @@ fn check_directory(operation: &'static str, directory: &Path) -> Result<()> {
     let problem = if !meta.is_dir() {
         "is not a directory"
     } else if meta.uid() != geteuid().as_raw() {
-        "belongs to somebody else"
+        "belongs to another user"
     } else if meta.mode() & 0o077 != 0 {
-        "can be entered by others"
+        "can be entered by other users"
     } else {
         return Ok(());
     };

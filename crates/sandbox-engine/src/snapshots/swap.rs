@@ -1,7 +1,7 @@
-//! The files of a sandbox for those of a snapshot, all at once.
+//! Swaps the files of a sandbox for those of a snapshot, all at once.
 //!
-//! Those of the snapshot are staged beside the others first. The exchange itself goes on to its end once it has begun,
-//! also when nobody waits for it any more.
+//! The files of the snapshot are staged beside the others first. A swap that has started runs to its end, also when the
+//! caller is cancelled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,31 +16,31 @@ const RESTORE: &str = "restore_snapshot";
 
 type Files = Arc<dyn FileSystem>;
 
-/// Where files of a snapshot belong in one sandbox.
+/// Directories of one sandbox for the files of a snapshot.
 pub(super) struct Layout {
     pub(super) work_dir: String,
     pub(super) home: String,
     /// Directories beside the working directory: parts of a snapshot, and their directories below the home.
     pub(super) beside: [(&'static str, String); 2],
-    /// Whether the packages are in the working directory, which then has them all by itself.
+    /// Set when the packages are in the working directory, which then has all of them.
     pub(super) packages_inside: bool,
 }
 
 impl Layout {
-    /// Where a directory beside the working directory would be in another directory.
+    /// Returns the path of a directory beside the working directory, inside of another directory.
     pub(super) fn inside(&self, directory: &str, beside: &str) -> String {
         moved(beside, directory)
     }
 }
 
-/// Files beside those that there are. Removed when they do not take their place.
+/// Files that are staged beside the existing ones. Removed when they are dropped before the swap.
 pub(super) struct StagedFiles {
     pub(super) files: Files,
     layout: Layout,
-    /// What will be the content of the working directory.
+    /// The directory with the new content of the working directory.
     pub(super) fresh: String,
     mark: String,
-    /// An archive that is being unpacked, which ends early when nobody wants it any more.
+    /// An archive that is being unpacked. Unpacking ends early when this is dropped.
     unpacking: Option<JoinHandle<Result<()>>>,
     unwanted: Arc<AtomicBool>,
     given_up: bool,
@@ -54,7 +54,8 @@ impl StagedFiles {
         Self { files, layout, fresh, mark, unpacking, unwanted, given_up: true }
     }
 
-    /// The parts beside the working directory: where each is staged if it is inside of that, and if it is outside.
+    /// Returns the parts beside the working directory, with two paths: staged inside of the working directory, and
+    /// outside.
     pub(super) fn places(&self) -> Vec<(&'static str, String, String)> {
         let place = |(part, path): &(&'static str, String)| {
             (*part, self.layout.inside(&self.fresh, path), self.beside("restored", path))
@@ -62,23 +63,23 @@ impl StagedFiles {
         self.layout.beside.iter().map(place).collect()
     }
 
-    /// Where something beside the working directory is staged, or put out of the way.
+    /// Returns the path where something beside the working directory is staged, or moved out of the way.
     fn beside(&self, what: &str, path: &str) -> String {
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
         format!("{}/.{what}-{}{name}", self.layout.home, self.mark)
     }
 
-    /// Everything that is staged.
+    /// Returns all staged paths.
     fn all(&self) -> Vec<String> {
         let beside = self.places().into_iter().map(|(_, _, beside)| beside);
         [self.fresh.clone()].into_iter().chain(beside).collect()
     }
 
-    /// Unpacks an archive there.
+    /// Unpacks an archive to a staged path.
     pub(super) async fn unpack(&mut self, content: ByteStream, path: String) -> Result<()> {
         let (files, unwanted) = (Arc::clone(&self.files), Arc::clone(&self.unwanted));
         let content = content.map(move |piece| match unwanted.load(Ordering::Acquire) {
-            true => Err(Error::new(ErrorKind::Unexpected, RESTORE, "it was given up")),
+            true => Err(Error::new(ErrorKind::Unexpected, RESTORE, "the restore was cancelled")),
             false => piece,
         });
         let unpack = async move { files.write_archive(&path, Box::pin(content), Links::Any).await };
@@ -87,13 +88,13 @@ impl StagedFiles {
         unpacked.unwrap_or_else(|error| Err(not_to_the_end(error)))
     }
 
-    /// Removes them now.
+    /// Removes the staged files now.
     pub(super) async fn give_up(mut self) {
         self.given_up = false;
         remove(&self.files, &self.all()).await;
     }
 
-    /// Puts them in the place of those that are there: all, or none.
+    /// Puts the staged files in the place of the existing ones: all of them, or none.
     pub(super) async fn exchange(mut self) -> Result<()> {
         self.given_up = false;
         let exchanged = tokio::spawn(async move {
@@ -110,7 +111,7 @@ impl StagedFiles {
         format!("{}/.former-{}", self.layout.work_dir, self.mark)
     }
 
-    /// Moves everything in the working directory out of the way, and what is staged into it.
+    /// Moves everything in the working directory out of the way, and the staged files into it.
     async fn swap(&self) -> Result<()> {
         let (files, former) = (&self.files, self.former());
         let staged = files.list(&self.fresh).await?;
@@ -134,7 +135,7 @@ impl StagedFiles {
         files.remove(&self.fresh, true).await
     }
 
-    /// The packages, where those are outside of the working directory, and what was there before.
+    /// Swaps the packages, where they are outside of the working directory, and removes the former files.
     async fn finish(&self) -> Result<()> {
         if !self.layout.packages_inside {
             for (_, path) in &self.layout.beside {
@@ -164,18 +165,18 @@ impl Drop for StagedFiles {
 }
 
 fn not_to_the_end(error: JoinError) -> Error {
-    let message = "the files were not exchanged to the end";
+    let message = "the files were not swapped completely";
     Error::new(ErrorKind::Unexpected, RESTORE, message).with_source(error)
 }
 
-/// The error that counts came before.
+/// Removes paths. Failures are ignored, because an earlier error is reported.
 async fn remove(files: &Files, paths: &[String]) {
     for path in paths {
         let _ = discard(files, path).await;
     }
 }
 
-/// Removes what may not be there.
+/// Removes a path that may be missing.
 pub(super) async fn discard(files: &Files, path: &str) -> Result<()> {
     unless_missing(files.remove(path, true).await)
 }
@@ -187,7 +188,7 @@ fn unless_missing(done: Result<()>) -> Result<()> {
     }
 }
 
-/// The path that something has in another directory.
+/// Returns the path of an entry in another directory.
 fn moved(path: &str, directory: &str) -> String {
     let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
     format!("{directory}/{name}")

@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::host::{Process, Writable};
 use crate::message::Request;
 
-/// What a worker is told goes through here, so that messages do not mix.
+/// Writes all messages to a worker, so that messages do not mix.
 #[derive(Debug)]
 pub struct Outbox {
     control: Arc<dyn Writable>,
@@ -19,18 +19,18 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// What is written to `control` while `process` lives.
+    /// Writes to `control` while `process` lives.
     pub fn new(control: Arc<dyn Writable>, process: Arc<dyn Process>) -> Arc<Self> {
         Arc::new(Self { control, process, turn: Mutex::default() })
     }
 
-    /// Waits until nothing is half written.
+    /// Waits until no message is written in part.
     pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().await
     }
 
-    /// Writes a message, made when its turn comes, if there is one by then. What cannot be written is not missed by
-    /// anybody: the worker is dead.
+    /// Writes a message, which is made when its turn comes, if there is one by then. Failures are ignored: the worker
+    /// is dead then.
     pub(crate) async fn send(&self, message: impl FnOnce() -> Option<Request>) {
         let _turn = self.turn().await;
         let mut frame = Vec::new();
@@ -51,7 +51,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// A dead worker may have left its end of the stream to something that it started.
+    /// Waits until the stream is writable. A dead worker may have left its end of the stream to a process that it
+    /// started.
     async fn writable(&self) -> io::Result<()> {
         tokio::select! {
             ready = poll_fn(|cx| self.control.poll_writable(cx)) => ready,

@@ -1,4 +1,4 @@
-//! The tools of one sandbox, and what a single call to one of them comes to.
+//! The tools of one sandbox, and a single call to one of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,10 +14,10 @@ use tokio::task::spawn_blocking;
 use super::{MAX_JSON_BYTES, MAX_JSON_VALUES};
 use crate::interpreter::json::count_values;
 
-/// Characters kept of an error that a tool gives.
+/// Maximum number of characters of an error of a tool.
 const MAX_ERROR_LENGTH: usize = 64 << 10;
 
-/// Bytes of JSON that are read and written at once.
+/// Maximum number of bytes of JSON that are parsed or written on the runtime itself.
 const SMALL: usize = 64 << 10;
 
 /// The tools that the code of a sandbox may call. All clones are the same set.
@@ -27,7 +27,7 @@ pub struct ToolSet {
 }
 
 impl ToolSet {
-    /// None yet.
+    /// Makes an empty set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -36,7 +36,7 @@ impl ToolSet {
         self.tools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a tool, or replaces the one of that name. Code that runs now finds it with its next call.
+    /// Adds a tool, or replaces the tool of that name. Code that runs now finds it with its next call.
     ///
     /// # Errors
     /// As [`Tool::check`].
@@ -46,7 +46,7 @@ impl ToolSet {
         Ok(())
     }
 
-    /// Name, description and parameters of each, as a JSON list sorted by name.
+    /// Returns name, description and parameters of each tool, as a JSON list sorted by name.
     pub(super) fn listing(&self) -> Result<String, String> {
         let anything = || json!({"type": "object"});
         let described = |tool: &Tool| {
@@ -106,12 +106,12 @@ impl ToolSet {
     }
 }
 
-/// What the calls of one run share.
+/// Permits that the calls of one run share.
 #[derive(Debug)]
 pub(super) struct CallPermits {
     /// A permit for each JSON value that may be in use.
     values: Semaphore,
-    /// Large texts are read and written by one thread at a time, beside the runtime, which has limits to keep.
+    /// Large texts are parsed and written by one thread at a time, beside the runtime, which has limits to enforce.
     turn: Arc<Semaphore>,
 }
 
@@ -131,7 +131,7 @@ impl CallPermits {
         let turn =
             Arc::clone(&self.turn).acquire_owned().await.map_err(|closed| closed.to_string())?;
         let done = spawn_blocking(move || {
-            // Kept when the call is cancelled meanwhile, so that no more than one is ever at work.
+            // Kept when the call is cancelled meanwhile, so that at most one thread works.
             let _turn = turn;
             work()
         });
@@ -139,10 +139,10 @@ impl CallPermits {
     }
 }
 
-/// The JSON of a result, written no further than it may be long.
+/// Returns the JSON of a result. Fails when it exceeds the limit.
 fn encoded(result: &Value, max_bytes: usize) -> Result<String, String> {
     let mut text = LimitedWriter { text: Vec::new(), max_bytes };
-    // A value that is there already can always be written; only the limit stops it.
+    // A value that exists can always be written; only the limit stops it.
     serde_json::to_writer(&mut text, result)
         .map_err(|_| format!("the result is over the limit of {max_bytes} bytes of JSON"))?;
     String::from_utf8(text.text).map_err(|error| error.to_string())

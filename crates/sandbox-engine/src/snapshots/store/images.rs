@@ -1,4 +1,4 @@
-//! What engines have of snapshots: which images are theirs, and where.
+//! Parts of snapshots that container engines have: their images, and the engines.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,17 +12,17 @@ use super::{SnapshotStore, StoredSnapshot, check_snapshot_name, read, unusable};
 /// An image of an engine that belongs to a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineImage {
-    /// Its name there.
+    /// The name of the image.
     pub name: String,
     /// The address of the engine.
     pub engine: String,
 }
 
 impl SnapshotStore {
-    /// The names of the images that its snapshots have with engines.
+    /// Returns the names of the images that snapshots have on engines.
     ///
     /// # Errors
-    /// As [`SnapshotStore::list`]; and also when one snapshot cannot be read, which may have any of them.
+    /// As [`SnapshotStore::list`]; also when one snapshot cannot be read, because that one may have any image.
     pub fn images(&self, operation: &'static str) -> Result<BTreeSet<String>> {
         let root = self.open(operation)?;
         let failed = |error| unusable(operation, &root, "cannot be read").with_source(error);
@@ -41,10 +41,10 @@ impl SnapshotStore {
         Ok(images)
     }
 
-    /// What no other directory of this host has until it starts anew. It is made when it is missing.
+    /// Returns an id that no other directory of this host has until the host restarts. It is made when it is missing.
     ///
     /// # Errors
-    /// What keeps it from being made or read.
+    /// Failures to make or read it.
     pub fn number(&self, operation: &'static str) -> Result<String> {
         let root = self.open(operation)?;
         let meta = fs::metadata(&root)
@@ -54,12 +54,12 @@ impl SnapshotStore {
 }
 
 impl StoredSnapshot {
-    /// Where the engine was that has its image.
+    /// Returns the address of the engine that has its image.
     pub fn engine(&self) -> Option<&str> {
         self.manifest.engine.as_deref()
     }
 
-    /// Where it is on this disk.
+    /// Returns its directory on this disk.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

@@ -1,4 +1,4 @@
-//! Snapshots on disk: whole or not there, of this user alone, and damaged ones told.
+//! Snapshots on disk: complete or missing, private to their user, and damaged ones reported.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -58,7 +58,7 @@ async fn a_snapshot_is_whole_or_not_there() {
     drop(writer);
     assert_eq!((store.list(TEST).unwrap().len(), hidden(&store)), (1, 0));
 
-    // Of two that were begun with one name, the first to end has it.
+    // Of two with one name, the first that is finished gets it.
     let (one, other) = (store.begin(TEST, "two").unwrap(), store.begin(TEST, "two").unwrap());
     one.finish(TEST, SnapshotInfo::default(), Manifest::default()).unwrap();
     let second = other.finish(TEST, SnapshotInfo::default(), Manifest::default());
