@@ -9,7 +9,7 @@ use sandbox_engine::host::FileSystem;
 
 use sandbox_engine::{ClosedSignal, Files, SandboxBase, SandboxBaseSpec};
 
-/// A sandbox in a cell of this host, with the gate that its network needs. Runs on the runtime that it is made on.
+/// Makes a sandbox in a cell of this host, with the gate that its network needs. It runs on the current runtime.
 ///
 /// # Errors
 /// `Unavailable` when the gate cannot be opened.
@@ -26,7 +26,7 @@ pub fn base_for_cell(cell: Arc<CellHost>, mut spec: SandboxBaseSpec<'_>) -> Resu
         })
     };
     let files: Files = {
-        // What the box is made of must not be kept alive by what works with its files.
+        // Its files must not keep the host alive.
         let (cell, cwd) = (Arc::downgrade(&cell), spec.cwd.clone());
         Arc::new(move || {
             let files = match cell.upgrade() {

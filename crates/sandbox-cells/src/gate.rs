@@ -1,4 +1,4 @@
-//! The gate of a cell, which guards its network.
+//! The gate of a cell, which filters its egress.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::launchers::{CellLaunchers, no_isolation};
 use sandbox_engine::Attempts;
 use sandbox_engine::network::{EgressFilter, Network};
 
-/// Connections through a proxy at a time, further ones wait. What one does not read stays under way, and is together never
-/// more than half of what may be.
+/// Maximum number of connections through a proxy at a time; further ones wait. Data that one connection does not read
+/// stays in memory, and is together never more than half of the limit.
 const MAX_PROXIED: usize = 32;
 
-/// Whether what leaves the cell goes through a gate. Otherwise nothing leaves a strict one.
+/// Returns true when egress of the cell goes through a gate. Otherwise nothing leaves a strict cell.
 pub(super) fn needs_gate(spec: &CreateSpec) -> bool {
     let open = matches!(spec.network.mode, NetworkMode::Allowlist | NetworkMode::All);
     open && spec.isolation == IsolationMode::Strict
@@ -43,10 +43,10 @@ impl EgressFilter for CellGate {
     }
 }
 
-/// Opens the gate of a cell, when its spec says that it has one.
+/// Opens the network of a cell, with the gate that its spec asks for.
 ///
 /// # Errors
-/// `Unavailable` when the cell has no gate, or none that can be opened.
+/// `Unavailable` when the cell has no gate, or the gate cannot be opened.
 pub(crate) fn open_network(spec: &CreateSpec, cell: &Cell) -> Result<Network> {
     let isolated = spec.isolation != IsolationMode::Off;
     let policy = spec.network.clone();
@@ -60,10 +60,10 @@ pub(crate) fn open_network(spec: &CreateSpec, cell: &Cell) -> Result<Network> {
     gated_network(policy, sockets)
 }
 
-/// The network of a sandbox that has none but what a gate with those sockets lets out.
+/// Makes the network of a sandbox that has none but what a gate with those sockets lets out.
 ///
 /// # Errors
-/// `Unavailable` when it cannot be opened.
+/// `Unavailable` when the gate cannot be opened.
 pub fn gated_network(policy: NetworkPolicy, sockets: GateSockets) -> Result<Network> {
     let sockets = Sockets {
         connections: sockets.connections,
@@ -77,8 +77,8 @@ pub fn gated_network(policy: NetworkPolicy, sockets: GateSockets) -> Result<Netw
     Ok(Network::new(policy, Some(Arc::new(CellGate(gate))), true))
 }
 
-/// The network of a sandbox that has none but what its programs ask a proxy for, on that port of its loopback. The
-/// connections to that port are given here.
+/// Makes the network of a sandbox that has none but a proxy on that port of its loopback. The connections to that port
+/// are given here.
 pub fn proxied_network<S>(policy: NetworkPolicy, port: u16, connections: S) -> Network
 where
     S: Stream<Item: AsyncRead + AsyncWrite + Unpin + Send> + Send + 'static,
@@ -89,7 +89,7 @@ where
     Network::new(policy, Some(Arc::new(CellGate(gate))), true).with_proxy(port)
 }
 
-/// Whether this host can have gates, found out by making a cell that has one. Sandboxes work without.
+/// Checks whether this host can have gates, by making a cell with one. Sandboxes work without gates.
 pub(super) async fn check(launchers: &CellLaunchers) -> Check {
     let name = "network gate".to_owned();
     let made = async {

@@ -1,4 +1,4 @@
-//! What this host has for cells.
+//! Checks what this host has for cells.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::launchers::{CellLaunchers, no_isolation};
 use sandbox_engine::background;
 use sandbox_engine::checks::health_of;
 
-/// The health of a backend whose sandboxes are cells with something in them.
+/// Returns the health of a backend whose sandboxes are cells; `content` is the check of what runs in them.
 pub async fn health_in_cells(content: Check, what: &str, launchers: &CellLaunchers) -> Health {
     let probe = probe().await;
     let (further, probe_failed) = (further_checks(&probe.layers), probe.error.is_some());
@@ -24,14 +24,14 @@ pub async fn health_in_cells(content: Check, what: &str, launchers: &CellLaunche
     }
     health.checks.extend(further);
     health.checks.push(configuration(&hidden_configuration()));
-    // Told, and no reason against the variant: most sandboxes have no network.
+    // Reported, and no reason against the variant: most sandboxes have no network.
     if health.usable {
         health.checks.push(gate::check(launchers).await);
     }
     health
 }
 
-/// What cells cannot do without, and what to do about what is missing.
+/// Makes the checks of everything that cells cannot do without, with a fix for what is missing.
 fn isolation_checks(probe: Probe) -> Vec<Check> {
     let fix = match &probe.error {
         Some(sandbox_isolation::Error::Unavailable { fix, .. }) => Some(fix.clone()),
@@ -39,7 +39,7 @@ fn isolation_checks(probe: Probe) -> Vec<Check> {
     };
     let problem = probe.error.as_ref().map(ToString::to_string);
     if let (Some(problem), true) = (&problem, probe.layers.is_empty()) {
-        // It did not come to looking at layers.
+        // The probe did not get as far as the layers.
         let (name, detail) = ("isolated cells".to_owned(), problem.clone());
         return vec![Check { name, ok: false, detail, fix }];
     }
@@ -56,7 +56,7 @@ fn isolation_checks(probe: Probe) -> Vec<Check> {
     probe.layers.into_iter().filter(|layer| layer.required).map(check).collect()
 }
 
-/// What code would be kept in by where there is no cell, as a cell of that kind says itself.
+/// Checks the isolation of code where there is no cell, from the layers of such a process.
 async fn best_effort(launchers: &CellLaunchers) -> Check {
     let made = async {
         let maker = launchers.get(IsolationMode::BestEffort).await?;
@@ -79,8 +79,8 @@ async fn best_effort(launchers: &CellLaunchers) -> Check {
     }
 }
 
-/// Names the configuration of installed packages that cells do not show. Most is hidden for what it is about; what is hidden
-/// for what is in it is named, because a program may miss it.
+/// Names the configuration of installed packages that cells do not show. Most is hidden because of its subject; what is
+/// hidden because of its content is named, because a program may miss it.
 fn configuration(hidden: &[Hidden]) -> Check {
     const MAX_NAMED: usize = 12;
     let (about, found): (Vec<_>, Vec<_>) = hidden.iter().partition(|hidden| hidden.is_by_name);
@@ -92,7 +92,7 @@ fn configuration(hidden: &[Hidden]) -> Check {
     };
     let mut detail = "cells show what packages have put into /etc for programs".to_owned();
     if !about.is_empty() {
-        detail += &format!("; hidden for what they are about: {}", names(&about));
+        detail += &format!("; hidden because of their subject: {}", names(&about));
     }
     for why in found.iter().map(|hidden| hidden.why).collect::<BTreeSet<_>>() {
         let all: Vec<_> = found.iter().copied().filter(|hidden| hidden.why == why).collect();
@@ -101,7 +101,7 @@ fn configuration(hidden: &[Hidden]) -> Check {
     Check { name: "configuration".to_owned(), ok: true, detail, fix: None }
 }
 
-/// What is good to have, and without which sandboxes are isolated all the same.
+/// Makes the checks of what is good to have, and without which sandboxes are isolated all the same.
 fn further_checks(layers: &[Layer]) -> Vec<Check> {
     const LANDLOCK: &str = "use a kernel of version 5.19 or newer with `landlock` among its security modules \
                             (`lsm=` on its command line)";
@@ -118,7 +118,7 @@ fn further_checks(layers: &[Layer]) -> Vec<Check> {
     let optional = layers.iter().filter(|layer| !layer.required);
     let mut checks: Vec<_> = optional
         .map(|layer| {
-            let missing = "missing: mounts and permissions alone keep files apart";
+            let missing = "missing: only mounts and permissions keep files apart";
             let detail = if layer.available { "available" } else { missing };
             row(layer.name, layer.available, detail, LANDLOCK)
         })
@@ -126,7 +126,7 @@ fn further_checks(layers: &[Layer]) -> Vec<Check> {
     checks.push(match limits.memory {
         Enforcer::Kernel => row("memory limit", true, "kept by the kernel in a control group", ""),
         Enforcer::Watchdog => {
-            // It is kept, and less strictly than it could be.
+            // The layer is there, and less strict than it could be.
             let detail = "kept, and weaker than by a control group: the kernel limits each process alone, and all \
                           together are added up ten times a second, so code may have more for a moment";
             Check { fix: Some(GROUPS.to_owned()), ..row("memory limit", true, detail, "") }

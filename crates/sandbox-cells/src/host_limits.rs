@@ -1,4 +1,4 @@
-//! Limits of this process that are too small for sandboxes: what is started inherits them, and would end without a word.
+//! Limits of this process that are too low for sandboxes: processes inherit the limits, and would end without a message.
 
 use rustix::process::{Resource, Rlimit, getrlimit};
 use sandbox_core::{Error, ErrorKind, Result};
@@ -6,10 +6,10 @@ use sandbox_core::{Error, ErrorKind, Result};
 /// Interpreters have their own descriptors from 100 on.
 const MIN_OPEN_FILES: u64 = 128;
 
-/// The helper program is held in a file in memory, which this limit is about as well.
+/// The helper program is kept in a file in memory, to which this limit applies as well.
 const MIN_FILE_SIZE: u64 = 1 << 20;
 
-/// Checks what a process may have before anything is started by it.
+/// Checks the limits of this process before it starts any other.
 ///
 /// # Errors
 /// `ResourceExhausted` names the limit and how to raise it.

@@ -1,4 +1,4 @@
-//! What sandboxes in cells do alike beside their files and programs.
+//! What sandboxes in cells share beside files and programs: pausing, metrics, ports.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -11,10 +11,11 @@ use sandbox_isolation::CellKind;
 use sandbox_engine::SandboxBase;
 use sandbox_engine::{Connection, Ports, Servers, check_port, on_loopback};
 
-/// Connections at a time through the exposed ports of one sandbox: each takes two descriptors of this process.
+/// Maximum number of connections at a time through the exposed ports of one sandbox: each takes two descriptors of this
+/// process.
 const MAX_CONNECTIONS: usize = 128;
 
-/// The cell of a sandbox, which it does not keep alive, and its exposed ports.
+/// The cell of a sandbox and its exposed ports. It does not keep the cell alive.
 #[derive(Debug)]
 pub struct InCell {
     kind: CellKind,
@@ -23,7 +24,7 @@ pub struct InCell {
 }
 
 impl InCell {
-    /// What the sandbox in that cell has.
+    /// Makes it for a sandbox in that cell.
     pub fn new(cell: &Arc<CellHost>) -> Self {
         let servers = CellServers { cell: Arc::downgrade(cell) };
         Self {
@@ -33,26 +34,27 @@ impl InCell {
         }
     }
 
-    /// Stops everything that runs in the sandbox.
+    /// Pauses everything that runs in the sandbox.
     ///
     /// # Errors
-    /// `Unavailable` when something does not stop, and then all goes on; `Terminated` when it has ended.
+    /// `Unavailable` when something does not stop, and then everything continues; `Terminated` when the sandbox has
+    /// ended.
     pub async fn pause(&self) -> Result<()> {
         self.cell("pause")?.pause().await
     }
 
-    /// Has all of it go on.
+    /// Resumes everything that runs in the sandbox.
     ///
     /// # Errors
-    /// `Terminated` when it has ended.
+    /// `Terminated` when the sandbox has ended.
     pub async fn resume(&self) -> Result<()> {
         self.cell("resume")?.resume().await
     }
 
-    /// What the sandbox uses, as the kernel tells.
+    /// Measures what the sandbox uses, from the kernel's figures.
     ///
     /// # Errors
-    /// `Terminated` when it has ended; `Unavailable` when the kernel does not tell in time.
+    /// `Terminated` when the sandbox has ended; `Unavailable` when the kernel does not answer in time.
     pub async fn metrics(&self) -> Result<Metrics> {
         self.cell("metrics")?.metrics().await
     }
@@ -62,8 +64,8 @@ impl InCell {
         self.cell.upgrade().ok_or_else(ended)
     }
 
-    /// Makes a port of the sandbox reachable on the loopback of this host. A sandbox without isolation has the ports of this
-    /// host, so there it is that port itself.
+    /// Makes a port of the sandbox reachable on the loopback of this host. A sandbox without isolation has the ports of
+    /// this host, so the port itself is returned.
     ///
     /// # Errors
     /// `InvalidArgument` for port 0; `Unavailable` when no port is free here.
@@ -78,7 +80,7 @@ impl InCell {
     }
 }
 
-/// The servers in a cell with a network of its own.
+/// Connects to servers in a cell with a network of its own.
 #[derive(Debug)]
 struct CellServers {
     cell: Weak<CellHost>,

@@ -1,4 +1,4 @@
-//! What interpreters of this host are told apart by.
+//! Fingerprints of interpreters of this host.
 
 use std::env;
 use std::fs;
@@ -8,17 +8,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Whether it is a script, as a shim is, and no program.
+/// Returns true for a script, as a shim is.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When the file cannot be read.
 pub fn is_script(path: &Path) -> io::Result<bool> {
     let mut start = [0; 2];
     let count = fs::File::open(path)?.read(&mut start)?;
     Ok(start[..count] == *b"#!")
 }
 
-/// What makes an answer of the past still true: the file itself and, for a shim, what it looks at.
+/// Tells whether what is known of an interpreter is still true: by the file itself and, for a shim, by what the shim
+/// reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fingerprint {
     inode: u64,
@@ -28,10 +29,10 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// That of this interpreter, as it is now.
+    /// Takes the fingerprint of an interpreter as it is now.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the file cannot be read.
     pub fn from_path(path: &Path) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
         let chosen = if is_script(path)? { version_choices() } else { venv_choice(path) };
@@ -39,7 +40,7 @@ impl Fingerprint {
     }
 }
 
-/// What pyenv and its kin decide by.
+/// Returns what pyenv and similar tools choose a version by.
 fn version_choices() -> Vec<String> {
     let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     let root = env::var_os("PYENV_ROOT")
@@ -61,7 +62,7 @@ fn version_choices() -> Vec<String> {
     choices
 }
 
-/// A virtual environment's interpreter is a link; its configuration says the rest.
+/// Returns the configuration of a virtual environment, whose interpreter is a link.
 fn venv_choice(path: &Path) -> Vec<String> {
     let config = path.parent().and_then(Path::parent).map(|root| root.join("pyvenv.cfg"));
     config.and_then(|config| fs::read_to_string(config).ok()).into_iter().collect()

@@ -1,4 +1,4 @@
-//! The launchers of cells, one for each way to isolate, shared by the sandboxes of a backend.
+//! The cell launchers of a backend, one for each kind of isolation, shared by its sandboxes.
 
 use sandbox_core::{Error, ErrorKind, IsolationInfo, IsolationMode, Result, hint_with_rust};
 use sandbox_isolation::{Cell, CellKind, CellLauncher, CellSpec};
@@ -7,21 +7,22 @@ use tokio::sync::{Mutex, OnceCell};
 use super::host_limits;
 use sandbox_engine::background;
 
-/// The launchers of one backend.
+/// The cell launchers of one backend.
 #[derive(Debug, Default)]
 pub struct CellLaunchers {
     isolated: Mutex<Option<CellLauncher>>,
-    /// Makes what is not isolated, without any privilege over cells.
+    /// Starts processes without isolation, and without any privilege over cells.
     plain: Mutex<Option<CellLauncher>>,
     has_cells: OnceCell<bool>,
 }
 
 impl CellLaunchers {
-    /// The maker for that isolation, started when it is not there, or no longer. What is not strict has no cell.
+    /// Returns the launcher for that isolation, and starts it when it is missing or has ended. Only strict isolation
+    /// has cells.
     ///
     /// # Errors
-    /// `IsolationUnavailable` with what is missing and what to do about it, `ResourceExhausted` when this process may have
-    /// too little itself.
+    /// `IsolationUnavailable` with what is missing and how to fix that, `ResourceExhausted` when limits of this process
+    /// are too low.
     pub async fn get(&self, isolation: IsolationMode) -> Result<CellLauncher> {
         let off = isolation != IsolationMode::Strict;
         let mut maker = if off { &self.plain } else { &self.isolated }.lock().await;
@@ -38,7 +39,7 @@ impl CellLaunchers {
         }
     }
 
-    /// Whether this host lets us make cells. Only making one tells; it is found out once.
+    /// Returns true when cells can be made on this host. Only making one shows that; the result is kept.
     pub async fn has_cells(&self) -> bool {
         let found = self.has_cells.get_or_init(|| async {
             let Ok(maker) = self.get(IsolationMode::Strict).await else { return false };
@@ -50,7 +51,7 @@ impl CellLaunchers {
     }
 }
 
-/// Why there is no cell.
+/// Makes the error of a cell that cannot be made.
 pub fn no_isolation(error: sandbox_isolation::Error) -> Error {
     use sandbox_isolation::Error as Cause;
     match &error {
@@ -77,7 +78,7 @@ pub fn no_isolation(error: sandbox_isolation::Error) -> Error {
     }
 }
 
-/// What keeps the code in, as the cell was set up, for who asked for `mode`.
+/// Describes the isolation of a cell that was made for `mode`.
 pub fn isolation_info(mode: IsolationMode, cell: &Cell) -> IsolationInfo {
     let (boundary, network) = match cell.kind() {
         CellKind::Off => ("process", "all"),
@@ -85,7 +86,7 @@ pub fn isolation_info(mode: IsolationMode, cell: &Cell) -> IsolationInfo {
         CellKind::Strict => ("cell", "none"),
     };
     let layers = match cell.kind() {
-        // Limits alone keep nobody in.
+        // Limits isolate nothing.
         CellKind::Off => Vec::new(),
         _ => cell.layers().iter().map(ToString::to_string).collect(),
     };

@@ -1,7 +1,8 @@
 //! Sandboxes that are cells of this host: their processes, files, interpreters and snapshots.
 //!
-//! [`launchers`] makes the cells, [`visible_paths`] says what they show of this host, [`zygotes`] has the warm interpreters that are
-//! forked into them. A zygote never runs user code; [`ZygoteRequest`] and [`ZygoteReply`] are what is spoken with one.
+//! [`launchers`] makes the cells, [`visible_paths`] says what they show of this host, [`zygotes`] has the warm
+//! interpreters that are forked into them. A zygote never runs user code; [`ZygoteRequest`] and [`ZygoteReply`] are its
+//! messages.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

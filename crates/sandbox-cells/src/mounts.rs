@@ -1,7 +1,6 @@
 //! Files of this host in a cell.
 //!
-//! A mount is opened first and judged then, by the real path of what is open. The cell's set-up mounts exactly that, or
-//! fails.
+//! A mount is opened first and then checked, by the real path of what is open. The cell mounts exactly that, or fails.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -24,10 +23,10 @@ impl OpenedMount for CellMount {
     }
 }
 
-/// Opens what a cell shall be given, and judges it: see [`host_files::open`].
+/// Opens and checks the mounts of a cell: see [`host_files::open`].
 ///
 /// # Errors
-/// As that.
+/// As [`host_files::open`].
 pub async fn open(mounts: &[Mount], own: Vec<PathBuf>) -> Result<Vec<HostMount>> {
     let open = |mount: &Mount| {
         HostMount::open(&mount.source, Path::new(&mount.target), mount.writable).map(CellMount)
@@ -36,7 +35,7 @@ pub async fn open(mounts: &[Mount], own: Vec<PathBuf>) -> Result<Vec<HostMount>>
     Ok(opened.into_iter().map(|CellMount(mount)| mount).collect())
 }
 
-/// Why there is no cell, where a mount may be the reason.
+/// Makes the error of a cell that cannot be made, perhaps because of a mount.
 pub fn no_cell(error: sandbox_isolation::Error) -> Error {
     const UNSUPPORTED: i32 = 95;
     const STALE: i32 = 116;
@@ -48,7 +47,7 @@ pub fn no_cell(error: sandbox_isolation::Error) -> Error {
         Some(UNSUPPORTED) => {
             let problem = format!(
                 "cannot have {path} writable: its file system cannot show files as another user's, and files of the \
-                 sandbox's own user would belong to nobody"
+                 sandbox's own user would have no owner"
             );
             invalid(&problem).with_hint(
                 "mount it read-only, choose a directory on ext4, xfs, btrfs or tmpfs, or run as an ordinary user",

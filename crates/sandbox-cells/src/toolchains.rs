@@ -9,16 +9,16 @@ use std::sync::OnceLock;
 use super::visible_paths::may_show;
 use sandbox_engine::programs::on_path;
 
-/// Toolchains outside of the system directories, to be shown read-only.
+/// Toolchains outside of the system directories, which are shown read-only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Toolchains {
-    /// Directories to show, and programs that are shown without theirs.
+    /// Directories to show, and single programs.
     pub(crate) roots: Vec<PathBuf>,
     /// Directories for `PATH`.
     pub(crate) programs: Vec<PathBuf>,
 }
 
-/// The toolchains of this host, looked up once per process.
+/// Returns the toolchains of this host, which are looked up once per process.
 pub(crate) fn toolchains() -> &'static Toolchains {
     static FOUND: OnceLock<Toolchains> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -60,7 +60,7 @@ fn is_system(path: &Path) -> bool {
     ["/usr", "/bin", "/sbin", "/lib"].iter().any(|system| real.starts_with(system))
 }
 
-/// What is to be shown of a program, and the directory that it is in.
+/// Returns what to show of a program, and the directory of the program.
 fn plain(program: &Path) -> Option<(PathBuf, PathBuf)> {
     let real = fs::canonicalize(program).ok()?;
     let bin = real.parent()?;
@@ -74,8 +74,8 @@ fn above_bin(program: &Path) -> Option<&Path> {
     (bin.file_name()? == "bin").then(|| bin.parent())?
 }
 
-/// What a cell shows for this program of the host: the toolchain that it is in, and otherwise the program alone. A `bin`
-/// may as well be that of somebody's project.
+/// Returns what a cell shows for this program of the host: its toolchain, or only the program. A `bin` may belong to a
+/// user's project.
 #[must_use]
 pub fn shown_for_program(program: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(program).ok()?;
@@ -83,7 +83,7 @@ pub fn shown_for_program(program: &Path) -> Option<PathBuf> {
     Some(root.unwrap_or(real))
 }
 
-/// Whether a directory with a `bin` is a toolchain or an interpreter, by what only these have.
+/// Returns true when a directory with a `bin` is a toolchain or an interpreter, by files that only those have.
 fn is_toolchain(root: &Path) -> bool {
     const MARKS: [&str; 8] = [
         "lib/node_modules",
@@ -98,7 +98,7 @@ fn is_toolchain(root: &Path) -> bool {
     MARKS.iter().any(|mark| root.join(mark).exists()) || has_python_library(root)
 }
 
-/// Such as `lib/python3.12`, with the standard library in it.
+/// Returns true for a directory such as `lib/python3.12`, with the standard library in it.
 fn has_python_library(root: &Path) -> bool {
     ["lib", "lib64"].iter().any(|lib| {
         let libraries = fs::read_dir(root.join(lib)).into_iter().flatten().flatten();
@@ -111,7 +111,8 @@ fn has_python_library(root: &Path) -> bool {
     })
 }
 
-/// npm links the programs of packages into `node_modules/.bin` of a project, or into `bin` beside `lib` of a prefix.
+/// Returns the root of Node. npm links the programs of packages into `node_modules/.bin` of a project, or into `bin`
+/// beside `lib` of a prefix.
 fn node_root(program: &Path) -> Option<PathBuf> {
     let directory = program.parent()?;
     let name = directory.file_name()?;
@@ -121,7 +122,7 @@ fn node_root(program: &Path) -> Option<PathBuf> {
     known.then(|| packages.to_path_buf())
 }
 
-/// rustup puts a proxy on `PATH`; the compiler itself is below the toolchain that it picks.
+/// Returns the toolchain that rustup picks. rustup puts a proxy on `PATH`; the compiler itself is below the toolchain.
 fn rust_root(rustc: &Path) -> Option<PathBuf> {
     let home = env::var_os("RUSTUP_HOME")
         .map(PathBuf::from)
@@ -135,7 +136,7 @@ fn rust_root(rustc: &Path) -> Option<PathBuf> {
     (output.status.success() && root.is_absolute()).then_some(root)
 }
 
-/// Reads rustup's choice without running anything.
+/// Reads rustup's choice without running a program.
 fn default_toolchain(home: &Path) -> Option<PathBuf> {
     let named = env::var("RUSTUP_TOOLCHAIN").ok().or_else(|| {
         let settings = fs::read_to_string(home.join("settings.toml")).ok()?;
@@ -150,7 +151,7 @@ fn default_toolchain(home: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A `bin/PROGRAM` in a new directory, with these directories beside it.
+    /// Makes a `bin/PROGRAM` in a new directory, with these directories beside it.
     fn program(name: &str, beside: &[&str]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();

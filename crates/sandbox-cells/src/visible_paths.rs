@@ -1,4 +1,4 @@
-//! What a cell shows of this host, and the environment of what runs in it.
+//! What a cell shows of this host, and the environment of its processes.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,22 +14,22 @@ use super::toolchains::toolchains;
 use sandbox_engine::environment::{add_defaults, add_user_programs};
 use sandbox_engine::host_files::has_credentials;
 
-/// Directories that many things share. Showing one as a whole would show what has nothing to do with a program in it.
+/// Directories that many programs share. Showing one as a whole would show much that a program does not need.
 const SHARED: [&str; 16] = [
     "/", "/etc", "/home", "/root", "/tmp", "/var", "/var/tmp", "/proc", "/sys", "/dev", "/run",
     "/mnt", "/media", "/srv", "/opt", "/boot",
 ];
 
-/// The same in anybody's home.
+/// The same in the home of any user.
 const SHARED_IN_HOME: [&str; 6] = [".local", ".config", ".cache", ".cargo", ".ssh", "bin"];
 
 /// The home of the user of a cell.
 const HOME: &str = "/home/sandbox";
 
-/// The settings of pip in a virtual environment, which hold for that one alone.
+/// The settings of pip in a virtual environment, which apply only to that environment.
 const PIP_SETTINGS: &str = "pip.conf";
 
-/// Whether a directory of an interpreter or a toolchain may be shown as a whole.
+/// Returns true when a directory of an interpreter or a toolchain may be shown as a whole.
 pub fn may_show(directory: &Path) -> bool {
     let home = env::var_os("HOME").map(PathBuf::from);
     let is_home = |path: &Path| {
@@ -46,7 +46,8 @@ pub fn may_show(directory: &Path) -> bool {
     directory.is_absolute() && public && has_credentials(directory).is_none()
 }
 
-/// The cell for a create, which shows these directories and programs as far as the system's do not hold them, and toolchains.
+/// Makes the cell for a create: with toolchains, and with these directories and programs where the system directories do
+/// not contain them.
 pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
     let mut cell = match spec.isolation {
         IsolationMode::Off => return CellSpec::off(),
@@ -87,9 +88,9 @@ pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
     cell
 }
 
-/// Lists the parts of a virtual environment of Python: beside them the cell has settings of pip, which could not
-/// install there. Those of the host are not shown, with the addresses of indexes that they may have. `None`: it is
-/// something else.
+/// Returns the parts of a Python virtual environment. Settings of pip, which could not install there, are put beside
+/// them; settings of the host are not shown, because they may have addresses of indexes. `None`: no virtual
+/// environment.
 fn parts_of_environment(root: &Path) -> Option<Vec<PathBuf>> {
     const MAX_PARTS: usize = 32;
     if !root.join("pyvenv.cfg").is_file() {
@@ -101,7 +102,7 @@ fn parts_of_environment(root: &Path) -> Option<Vec<PathBuf>> {
     (parts.len() <= MAX_PARTS).then_some(parts)
 }
 
-/// The directory below the root that an absolute path begins with.
+/// Returns the directory below the root that an absolute path begins with.
 fn top(path: &Path) -> Option<PathBuf> {
     let mut parts = path.components();
     match (parts.next()?, parts.next()?) {
@@ -110,13 +111,13 @@ fn top(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Cores as the kernel is told of them. At most a few thousand, which the spec has checked.
+/// Converts processors to thousandths, for the kernel. The spec has checked that there are at most a few thousand.
 fn thousandths(cores: f64) -> u32 {
     (cores * 1000.0).round().clamp(0.0, f64::from(u32::MAX)) as u32
 }
 
-/// What to show so that a program finds what it is told of at that path: the directory around it, or that alone which is
-/// there. `None`: it is never shown, or there without being asked for.
+/// Returns what to show so that a program finds a file at that path: the directory around it, or with `alone` only the
+/// file. `None`: the file is never shown, or is visible anyway.
 pub fn needed_for(path: &Path, alone: bool) -> Option<PathBuf> {
     if has_credentials(path).is_some() || is_own(path) || is_of_system(path) {
         return None;
@@ -126,14 +127,14 @@ pub fn needed_for(path: &Path, alone: bool) -> Option<PathBuf> {
     around.or_else(|| may_show(path).then_some(path)).map(Path::to_path_buf)
 }
 
-/// Whether a strict cell that shows these directories has what is at that path of the host, or its own in its place.
+/// Returns true when a strict cell that shows these directories has the path, from the host or as its own.
 pub fn is_shown(path: &Path, directories: &[PathBuf]) -> bool {
     is_own(path)
         || is_of_system(path)
         || shown_paths(directories).iter().any(|shown| path.starts_with(shown))
 }
 
-/// What a cell has of its own.
+/// Returns true for a path that every cell has of its own.
 fn is_own(path: &Path) -> bool {
     const WHOLE: [&str; 3] = ["/", "/tmp", "/var/tmp"];
     const WITH_ALL_BELOW: [&str; 5] = ["/dev", "/proc", "/sys", "/etc", "/run"];
@@ -141,7 +142,7 @@ fn is_own(path: &Path) -> bool {
         || WITH_ALL_BELOW.iter().any(|own| path.starts_with(own))
 }
 
-/// The directories and the toolchains, as far as the system directories do not hold them.
+/// Returns the directories and the toolchains that the system directories do not contain.
 fn shown_paths(directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut shown: Vec<PathBuf> = Vec::new();
     for path in directories.iter().chain(&toolchains().roots) {
@@ -154,8 +155,8 @@ fn shown_paths(directories: &[PathBuf]) -> Vec<PathBuf> {
     shown
 }
 
-/// The whole environment of whatever runs in the sandbox, with these directories first in `PATH`. The host's is not
-/// part of it.
+/// Returns the whole environment of the processes in the sandbox, with these directories first in `PATH`. The
+/// environment of the host is not part of it.
 pub fn environment(
     spec: &CreateSpec,
     programs: &[PathBuf],
@@ -168,7 +169,7 @@ pub fn environment(
     env.insert("HOME".into(), home.to_string_lossy().into_owned());
     env.insert("PATH".into(), search_path(spec.isolation, programs));
     if spec.isolation == IsolationMode::BestEffort {
-        // The host's own is shared with everybody, and closed to this code.
+        // The directory of the host is shared with all users, and closed to this code.
         env.insert("TMPDIR".into(), home.to_string_lossy().into_owned());
     }
     env.extend(spec.env.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -183,7 +184,7 @@ pub fn environment(
 
 fn search_path(isolation: IsolationMode, programs: &[PathBuf]) -> String {
     let mut directories: Vec<PathBuf> = programs.to_vec();
-    // Before the host's own, where a proxy may stand that looks for its toolchain in the user's home.
+    // Before those of the host, where a proxy may look for its toolchain in the user's home.
     directories.extend(toolchains().programs.iter().cloned());
     if isolation == IsolationMode::Off {
         let host = env::var_os("PATH").unwrap_or_default();
@@ -236,7 +237,7 @@ mod tests {
         for (path, alone, expected) in [
             ("/home/ada/.cargo/bin/evcxr", true, Some("/home/ada/.cargo/bin/evcxr")),
             (kernel, false, Some("/home/ada/.julia/packages/IJulia/x/src")),
-            // Nothing of others in the same directory comes along.
+            // Other files in the same directory are not shown.
             ("/home/ada/kernel.py", false, Some("/home/ada/kernel.py")),
             ("/home/ada", false, None),
             ("/home/ada/.ssh/kernel.py", false, None),

@@ -1,9 +1,9 @@
 //! The messages between a host and a zygote, the warm Python parent that workers are forked from.
 //!
-//! They travel on a packet socket (`SOCK_SEQPACKET`), one message per packet: kind and fields of
-//! [`sandbox_engine::wire`] without the length prefix. After `Start` the zygote says `Hello`; from then on
-//! every request gets exactly one reply, in the order of the requests. `Error` may stand for any
-//! of them. When the host closes its end, the zygote kills its workers and exits.
+//! Messages are sent on a packet socket (`SOCK_SEQPACKET`), one message per packet: kind and fields of
+//! [`sandbox_engine::wire`] without the length prefix. After `Start` the zygote sends `Hello`; from then on every
+//! request gets exactly one reply, in the order of the requests. `Error` may replace any of them. When the host closes
+//! its end, the zygote kills its workers and exits.
 
 use sandbox_engine::wire::{Fields, Frame, WireError, Writer, put_packet};
 
@@ -18,29 +18,29 @@ pub struct ResourceLimit {
     pub hard: Option<u64>,
 }
 
-/// How a zygote gets ready.
+/// Prepares a zygote.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Start {
     /// Modules to import before the first fork. One that fails, or leaves a thread running, ends
     /// the zygote with `Error`.
     pub preimports: Vec<String>,
-    /// Modules to import after those, as code in a sandbox named them. Only those that are the interpreter's own are
-    /// imported, and one that cannot be is left out. One that leaves a thread or a process running ends the zygote with
-    /// `Error`, and one that takes too long just ends it.
+    /// Modules to import after those, as code in a sandbox named them. Only modules of the interpreter itself are
+    /// imported; one that cannot be imported is left out. A module that leaves a thread or a process running ends the
+    /// zygote with `Error`, and one that takes too long just ends it.
     pub template_imports: Vec<String>,
-    /// Load and exercise all of the driver now, so that workers start and answer faster. Not
-    /// worth it for a single worker.
+    /// Load and exercise all of the driver now, so that workers start and answer faster. Not worth it for a single
+    /// worker.
     pub warm: bool,
-    /// What workers become instead of taking requests: the program that these arguments of the interpreter name, such as
-    /// `-m ipykernel_launcher`. The zygote must have been started with them; it stops where the program would begin, and
-    /// its workers go on there. Modules to import that are not there are left out. Empty: they take requests.
+    /// The program that workers become instead of taking requests, as arguments of the interpreter such as `-m
+    /// ipykernel_launcher`. The zygote must have been started with them; it stops where the program would begin, and
+    /// its workers continue there. Missing modules to import are left out. Empty: workers take requests.
     pub program: Vec<String>,
 }
 
-/// One worker to fork.
+/// Forks one worker.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Fork {
-    /// Enter the cell whose pidfd rides along, and give up every privilege there.
+    /// Enter the cell whose pidfd is attached, and give up every privilege there.
     pub isolated: bool,
     /// User id inside the cell; not used without isolation.
     pub uid: u32,
@@ -48,34 +48,34 @@ pub struct Fork {
     pub gid: u32,
     /// Working directory, as seen inside the cell.
     pub work_dir: String,
-    /// The whole environment of the worker. It is no part of the request, because what a zygote has read can be found in
-    /// the memory of each worker that it forks later: [`Fork::environment`] goes to the worker itself.
+    /// The whole environment of the worker. It is not part of the request, because what a zygote has read can be found
+    /// in the memory of each worker that it forks later: [`Fork::environment`] goes to the worker itself.
     pub env: Vec<(String, String)>,
     /// Limits to set, in this order.
     pub rlimits: Vec<ResourceLimit>,
-    /// Make the worker a child subreaper, so that what it starts stays below it.
+    /// Make the worker a child subreaper, so that its descendants stay below it.
     pub subreaper: bool,
-    /// Take the ruleset that rides along last, which says where code may write.
+    /// Apply the ruleset that is attached last, which limits where code may write.
     pub ruleset: bool,
-    /// The filter of system calls to take, as instructions of the kernel; empty for none.
+    /// The filter of system calls to apply, as instructions of the kernel; empty for none.
     pub filter: Vec<u8>,
-    /// Further arguments of the program, where the zygote is of [one](Start::program).
+    /// Further arguments of the program, for a zygote of a [program](Start::program).
     pub arguments: Vec<String>,
 }
 
-/// What a host asks of a zygote.
+/// A message from the host to a zygote.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ZygoteRequest {
-    /// The first packet. Answer: `Hello`, or `Error` and the end. A descriptor may ride along: a
-    /// file that gets the program as byte code before the answer.
+    /// The first packet. Answer: `Hello`, or `Error` and the end. A descriptor may be attached: a file into which the
+    /// zygote writes the program as byte code before the answer.
     ///
     /// Fields: preimports (list), warm, template_imports (list), program (list).
     Start(Start),
-    /// Forks a worker. Descriptors ride along in this order: control stream, standard input,
-    /// output, error, the pidfd of the cell when `isolated`, and a Landlock ruleset when `ruleset`.
-    /// Answer: `Forked`; the worker then takes its [environment](Fork::environment) from its control stream, and says
-    /// `Ready` or `Refused` there. One that becomes a program then waits for any byte, closes the stream, and begins.
+    /// Forks a worker. Descriptors are attached in this order: control stream, standard input, output, error, the pidfd
+    /// of the cell when `isolated`, and a Landlock ruleset when `ruleset`. Answer: `Forked`; the worker then takes its
+    /// [environment](Fork::environment) from its control stream, and sends `Ready` or `Refused` there. A worker that
+    /// becomes a program then waits for any byte, closes the stream, and begins.
     ///
     /// Fields: isolated, uid, gid, work_dir, rlimits (list of resource, soft, hard; -1 is unlimited), subreaper, ruleset,
     /// filter, arguments (list).
@@ -90,7 +90,7 @@ pub enum ZygoteRequest {
     },
 }
 
-/// What a zygote tells its host.
+/// A message from a zygote to its host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ZygoteReply {
@@ -101,7 +101,7 @@ pub enum ZygoteReply {
     Hello {
         /// [`PROTOCOL_VERSION`](sandbox_engine::PROTOCOL_VERSION) of its sources.
         protocol: u32,
-        /// Such as `3.11.7`.
+        /// The version, such as `3.11.7`.
         python_version: String,
         /// `sys.executable`.
         executable: String,
@@ -116,20 +116,20 @@ pub enum ZygoteReply {
         /// The modules imported on request.
         imported: Vec<String>,
     },
-    /// A worker exists.
+    /// A worker was forked.
     ///
     /// Fields: pid.
     Forked {
-        /// Its process id as the host sees it.
+        /// The process id on the host.
         pid: u32,
     },
-    /// A worker is gone, the truth of the kernel about it.
+    /// A worker has ended, with the kernel's figures.
     ///
     /// Fields: pid, status, user_micros, system_micros, max_rss_kib.
     Reaped {
-        /// As given by `Forked`.
+        /// The process id, as in `Forked`.
         pid: u32,
-        /// Wait status as `wait4` gives it.
+        /// The wait status, as from `wait4`.
         status: i32,
         /// Processor time in user mode, in microseconds, waited-for children included.
         user_micros: u64,
@@ -142,7 +142,7 @@ pub enum ZygoteReply {
     ///
     /// Fields: message.
     Error {
-        /// What failed; may have several lines.
+        /// The error; may have several lines.
         message: String,
     },
 }
@@ -177,7 +177,7 @@ impl ZygoteRequest {
     /// Reads a packet that a host sent.
     ///
     /// # Errors
-    /// Whatever does not fit the vocabulary exactly.
+    /// Every message that does not fit the vocabulary exactly.
     pub fn decode(packet: &[u8]) -> Result<Self, WireError> {
         Frame::from_packet(packet)?.read(Self::read)
     }
@@ -198,7 +198,7 @@ impl ZygoteRequest {
 }
 
 impl Fork {
-    /// What the worker reads first on its control stream: the environment, as a list of key and value.
+    /// Returns what the worker reads first on its control stream: the environment, as a list of key and value.
     #[must_use]
     pub fn environment(&self) -> Vec<u8> {
         let mut field = Vec::new();
@@ -247,7 +247,7 @@ impl Fork {
     }
 }
 
-/// A limit beyond `i64` is as good as none.
+/// Writes a limit. A limit beyond `i64` is unlimited.
 fn write_limit(out: &mut Writer<'_>, limit: Option<u64>) {
     out.int(limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(-1));
 }
@@ -271,7 +271,7 @@ impl ZygoteReply {
     /// Reads a packet that a zygote sent.
     ///
     /// # Errors
-    /// Whatever does not fit the vocabulary exactly.
+    /// Every message that does not fit the vocabulary exactly.
     pub fn decode(packet: &[u8]) -> Result<Self, WireError> {
         Frame::from_packet(packet)?.read(Self::read)
     }

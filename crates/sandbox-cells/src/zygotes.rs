@@ -1,4 +1,4 @@
-//! Warm interpreters, shared by all sandboxes of a backend that want the same.
+//! Warm interpreters, shared by all sandboxes of a backend that need the same kind.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -19,35 +19,35 @@ use super::interpreters::Fingerprint;
 use sandbox_engine::background;
 use sandbox_engine::cache;
 
-/// What makes two interpreters interchangeable.
+/// The cache key of a zygote: interpreters with the same key are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ZygoteKey {
     /// The interpreter.
     pub executable: PathBuf,
-    /// How it gets ready.
+    /// How the zygote is prepared.
     pub start: Start,
-    /// When what is installed was changed last, where that makes another one of it.
+    /// Times of the last changes of installed packages, where a change needs another zygote.
     pub installed: Vec<(PathBuf, Option<SystemTime>)>,
-    /// With privileges over cells, or with those of the host process.
+    /// Privileges over cells, or those of the host process.
     pub privilege: Privilege,
 }
 
-/// The oldest version that works.
+/// The oldest supported version of Python.
 const OLDEST: (u32, u32) = (3, 9);
 
 type Shared = Arc<OnceCell<Arc<Zygote>>>;
 
-/// Interpreters with what templates had that are kept. One is started again when it is needed.
+/// Maximum number of zygotes with imports of templates. A dropped one is started again when it is needed.
 const MAX_TEMPLATE_ZYGOTES: usize = 4;
 
-/// Interpreters that are kept for whoever wants one like them, besides those with workers. Which one goes is who was
-/// wanted the longest ago.
+/// Maximum number of zygotes without workers. The one whose last use is the longest ago is dropped first.
 const MAX_ZYGOTES: usize = 8;
 
-/// How long one is kept that nobody wants. The one that was wanted last stays.
+/// How long an unused zygote is kept. The one that was used last stays.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Interpreters that are known not to start: with what a template had, or of a program. After that many, all are tried again.
+/// Maximum number of keys whose zygotes are known not to start: with imports of a template, or of a program. Beyond that,
+/// all are tried again.
 const MAX_USELESS: usize = 64;
 
 /// The warm interpreters of one backend.
@@ -59,26 +59,26 @@ pub struct Zygotes {
 #[derive(Debug, Default)]
 struct All {
     by_flavor: HashMap<ZygoteKey, Shared>,
-    /// When each was wanted last, the latest at the end.
+    /// The time of each last use, the latest at the end.
     wanted: Vec<(ZygoteKey, Instant)>,
-    /// Lets go of those that nobody wants.
+    /// The task that drops unused zygotes.
     sweeper: Option<JoinHandle<()>>,
-    /// No interpreter starts like these.
+    /// Keys whose zygotes do not start.
     useless: HashSet<ZygoteKey>,
 }
 
 impl Zygotes {
-    /// The interpreter of that flavor, started when it is not there, or no longer. What a template had is left out where
-    /// nothing starts with it.
+    /// Returns the zygote with that key, and starts it when it is missing or has ended. Imports of a template are left
+    /// out where no zygote starts with them.
     ///
     /// # Errors
-    /// `Unavailable` when it does not start, with what it printed. That of a program is not tried again.
+    /// `Unavailable` when it does not start, with its output. A zygote of a program is not tried again.
     pub async fn get(&self, maker: &CellLauncher, mut flavor: ZygoteKey) -> Result<Arc<Zygote>> {
         if !flavor.start.template_imports.is_empty() {
             if !self.is_useless(&flavor) {
                 match self.start(&flavor, maker).await {
                     Ok(zygote) => return Ok(zygote),
-                    // Whatever that is, a template gets no say in whether there is an interpreter.
+                    // Whatever fails, a template has no influence on whether there is an interpreter.
                     Err(error) => {
                         tracing::debug!(%error, "without the imports of a template");
                         self.all().note_useless(&flavor);
@@ -122,7 +122,7 @@ impl Zygotes {
         self.all().shared(flavor, Instant::now())
     }
 
-    /// Sees to it that somebody looks for those that nobody wants, where there is more than the last one.
+    /// Starts the task that drops unused zygotes, where there is more than one.
     fn sweep_later(&self) {
         let mut all = self.all();
         let sweeps = all.sweeper.as_ref().is_some_and(|sweeper| !sweeper.is_finished());
@@ -137,7 +137,7 @@ impl Zygotes {
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 all.drop_idle(Instant::now());
                 if all.by_flavor.len() < 2 {
-                    // Whoever adds one begins anew.
+                    // The next zygote that is added starts the task again.
                     all.sweeper = None;
                     return;
                 }
@@ -147,7 +147,7 @@ impl Zygotes {
 }
 
 impl All {
-    /// Nothing starts like that.
+    /// Records that no zygote starts with that key.
     fn note_useless(&mut self, flavor: &ZygoteKey) {
         if self.useless.len() >= MAX_USELESS {
             self.useless.clear();
@@ -166,7 +166,7 @@ impl All {
         let of_templates = |known: &ZygoteKey| !known.start.template_imports.is_empty();
         if self.by_flavor.keys().filter(|known| of_templates(known)).count() > MAX_TEMPLATE_ZYGOTES
         {
-            // Its workers have it until they end.
+            // Its workers keep it until they end.
             self.forget_first(|_, known| of_templates(known));
         }
         if self.by_flavor.len() > MAX_ZYGOTES {
@@ -175,7 +175,7 @@ impl All {
         shared
     }
 
-    /// Whether it has no workers, and is not being started.
+    /// Returns true when it has no workers and is not being started.
     fn is_idle(&self, flavor: &ZygoteKey) -> bool {
         self.by_flavor.get(flavor).is_none_or(|shared| {
             let has_workers = shared.get().is_some_and(|zygote| Arc::strong_count(zygote) > 1);
@@ -183,7 +183,7 @@ impl All {
         })
     }
 
-    /// Lets go of the one of those that was wanted the longest ago.
+    /// Drops the zygote whose last use is the longest ago.
     fn forget_first(&mut self, which: impl Fn(&Self, &ZygoteKey) -> bool) {
         let oldest = self.wanted.iter().position(|(flavor, _)| which(self, flavor));
         if let Some(oldest) = oldest {
@@ -202,7 +202,7 @@ impl All {
     }
 }
 
-/// Starts an interpreter from the byte code of an earlier start, when there is some.
+/// Starts a zygote from the byte code of an earlier start, when there is some.
 async fn start_quickly(maker: CellLauncher, flavor: ZygoteKey) -> Result<Arc<Zygote>> {
     let ZygoteKey { executable, start, .. } = flavor;
     if !start.program.is_empty() {
@@ -213,7 +213,7 @@ async fn start_quickly(maker: CellLauncher, flavor: ZygoteKey) -> Result<Arc<Zyg
         let program = Program::ByteCode(byte_code);
         match Zygote::start(&maker, &executable, start.clone(), program).await {
             Ok(zygote) => return Ok(zygote),
-            // It may be the byte code that does not work.
+            // The byte code itself may be the reason.
             Err(error) => tracing::debug!(%error, "starting from text"),
         }
     }
@@ -239,7 +239,7 @@ fn check_version(hello: &Hello) -> Result<()> {
     .with_hint("install a newer python3, or name one with CODE_SANDBOXES_PYTHON"))
 }
 
-/// Byte code is good for one interpreter and one version of the program.
+/// Returns the name of the cached byte code, which is valid for one interpreter and one version of the program.
 fn byte_code_name(executable: &Path) -> Option<String> {
     let mut hasher = DefaultHasher::new();
     (executable, Fingerprint::from_path(executable).ok()?, program_id()).hash(&mut hasher);

@@ -210,7 +210,7 @@ impl Host {
             return Err(format!("nothing of {place} is given to code"));
         }
         if SHARED.iter().any(|shared| path == Path::new(shared)) {
-            return Err("many programs share it; choose a directory below it".into());
+            return Err("it is shared by many programs; choose a directory below it".into());
         }
         if self.is_home(path) {
             return Err(
@@ -326,16 +326,16 @@ mod tests {
     #[test]
     fn what_is_not_given_away_is_refused_with_the_reason() {
         for (path, why) in [
-            ("/", "shared"),
+            ("/", "shared by many"),
             ("/proc/1/root", "nothing of /proc"),
             ("/sys", "nothing of /sys"),
             ("/dev/shm", "nothing of /dev"),
             ("/etc/ssl", "nothing of /etc"),
             ("/run/docker.sock", "nothing of /run"),
             ("/var/lib/docker/volumes", "nothing of /var/lib/docker"),
-            ("/home", "shared"),
-            ("/root", "shared"),
-            ("/tmp", "shared"),
+            ("/home", "shared by many"),
+            ("/root", "shared by many"),
+            ("/tmp", "shared by many"),
             ("/home/ada", "whole home"),
             ("/srv/people/ada", "whole home"),
             ("/srv/people", "whole home"),
@@ -375,7 +375,7 @@ mod tests {
         for cache in ["/srv/people/ada/.cache", "/srv/people/ada/.cache/code-sandboxes/x"] {
             host().check_path(Path::new(cache), false).unwrap();
             let reason = host().check_path(Path::new(cache), true).unwrap_err();
-            assert!(reason.contains("decides what is run"), "{reason}");
+            assert!(reason.contains("decides what runs"), "{reason}");
         }
     }
 

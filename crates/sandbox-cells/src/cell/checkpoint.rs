@@ -1,7 +1,8 @@
-//! Copies of workers that wait in a cell.
+//! Checkpoints of workers in a cell.
 //!
-//! A copy says over a socket that it is there; the kernel adds which process says so. From then on the cell's first
-//! process keeps it apart from the tree that it came from. Woken, it leaves a copy behind on a new socket.
+//! A copy of a worker reports over a socket that it is there; the kernel adds the id of the sending process. From then
+//! on the cell's first process keeps it apart from the tree that it came from. A restored copy leaves another copy
+//! behind, on a new socket.
 
 use std::fmt;
 use std::io;
@@ -41,18 +42,18 @@ use sandbox_engine::host::{
     WorkerIo,
 };
 
-/// What a copy is told to do.
+/// Commands for a copy.
 const PREPARE: &[u8] = b"p";
 const RESTORE: &[u8] = b"w";
 const EXPORT_VARIABLES: &[u8] = b"s";
 
-/// How long a copy may take to be there: a fork of a large process on a busy machine.
+/// How long a copy may take to arrive: a fork of a large process on a busy machine.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Keeps kills out of a cell. A second one of the same task could wait for a kill that waits for the first.
+/// Keeps kills out of a cell. A second guard in the same task could wait for a kill that waits for the first.
 type Starting = Arc<OwnedRwLockReadGuard<()>>;
 
-/// What all copies of one cell share.
+/// The cell of a checkpoint, which all checkpoints of the cell share.
 #[derive(Clone, Debug)]
 struct CellHandle {
     cell: Cell,
@@ -63,7 +64,7 @@ struct CellHandle {
 pub(crate) struct PendingCopy {
     handle: CellHandle,
     socket: AsyncFd<OwnedFd>,
-    /// Until the copy is known, it would go with the tree that it comes from.
+    /// Held because, until the copy is known, a kill of the tree that it comes from would kill it.
     _starting: Starting,
 }
 
@@ -80,7 +81,7 @@ struct ForkedCopy {
     pidfd: OwnedFd,
     host_pid: u32,
     held: CheckpointProcess,
-    /// Where the next copy will say that it is there, once that is made ready.
+    /// The socket on which the next copy will report, once that is prepared.
     next: Option<AsyncFd<OwnedFd>>,
 }
 
@@ -115,7 +116,7 @@ struct CellCheckpoint {
     restoring: AsyncMutex<()>,
 }
 
-/// A way to a copy of a worker of that cell.
+/// Prepares a checkpoint of a worker of that cell.
 pub(crate) async fn expect(
     cell: &Cell,
     kills: &Kills,
@@ -129,7 +130,7 @@ pub(crate) async fn expect(
     ))
 }
 
-/// A way to a copy: our end, and its own.
+/// Makes the socket of a copy: our end, and its own.
 fn way() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -139,7 +140,7 @@ fn way() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
 }
 
 impl PendingCopy {
-    /// The host's number of the process that says that it is there.
+    /// Waits until a copy reports, and returns the process id of the sender on the host.
     async fn sender(&self) -> io::Result<u32> {
         loop {
             let mut guard = self.socket.readable().await?;
@@ -153,13 +154,13 @@ impl PendingCopy {
     async fn keep(self) -> Result<ForkedCopy> {
         let said = timeout(ARRIVAL_TIMEOUT, self.sender()).await;
         let problem = |error: io::Error| {
-            Error::new(ErrorKind::Unavailable, OPERATION, "the copy did not come to be")
+            Error::new(ErrorKind::Unavailable, OPERATION, "the checkpoint was not made")
                 .with_source(error)
         };
         let host_pid = said.unwrap_or(Err(io::ErrorKind::TimedOut.into())).map_err(problem)?;
         let opened = raw_pid(host_pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
         let pidfd = opened.map_err(problem)?;
-        // It checks that the process is in the cell.
+        // The call checks that the process is in the cell.
         let held = self.handle.cell.checkpoint(host_pid).await.map_err(lost)?;
         Ok(ForkedCopy { socket: self.socket, pidfd, host_pid, held, next: None })
     }
@@ -201,7 +202,7 @@ impl Checkpoint for CellCheckpoint {
             copy.pidfd.try_clone().map_err(no_descriptors)?
         };
         let pidfd = streams::watch(pidfd, Interest::READABLE).map_err(no_descriptors)?;
-        // From here on it is no copy any more, whatever becomes of it.
+        // From here on it is no checkpoint any more, whatever happens to it.
         let mut copy = self.slot.copy().take().ok_or_else(dead)?;
         copy.prepare()?;
         let files = [&their_control, &stdin, &their_stdout, &their_stderr];
@@ -260,7 +261,7 @@ fn receive_sender(socket: BorrowedFd<'_>) -> io::Result<u32> {
     }
 }
 
-/// What is to be done once a copy says that it is a worker.
+/// The rest of a restore, which is done when the copy reports as a worker.
 #[derive(Debug)]
 struct RestoreInProgress {
     held: CheckpointProcess,
@@ -269,11 +270,12 @@ struct RestoreInProgress {
     _starting: Starting,
 }
 
-/// A worker that was a copy. It is a child of the cell's first process, which tells how it ended. Dropping it kills it.
+/// A worker that was a checkpoint. It is a child of the cell's first process, which reports how it ended. Dropping it
+/// kills it.
 #[derive(Debug)]
 struct RestoredProcess {
     host_pid: u32,
-    /// As the box counts; the host's until it has registered.
+    /// The process id in the cell; that of the host until it has registered.
     pid: AtomicU32,
     pidfd: AsyncFd<OwnedFd>,
     clock: Option<ProcessClock>,
@@ -302,7 +304,7 @@ impl Process for RestoredProcess {
         let process = restoring.held.restore().await.map_err(lost)?;
         self.pid.store(process.pid(), Ordering::Relaxed);
         restoring.slot.expect(restoring.next.keep());
-        // Nobody else sets it.
+        // No other place sets it.
         let _ = self.process.set(Arc::new(process));
         Ok(())
     }
@@ -325,7 +327,7 @@ impl Process for RestoredProcess {
                 return Err(Error::new(
                     ErrorKind::Unavailable,
                     "wait",
-                    "the interpreter has never begun",
+                    "the interpreter was never started",
                 ));
             };
             let exit = process.wait().await.map_err(lost)?;

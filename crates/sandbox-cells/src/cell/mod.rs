@@ -1,6 +1,6 @@
-//! The carrier for cells of this host: raw pipes and sockets, no multiplexing.
+//! The processes and files of a cell of this host: raw pipes and sockets, no multiplexing.
 //!
-//! Workers are forked from a [`Zygote`] into the cell; programs are started by the cell's PID 1.
+//! Workers are forked from a [`Zygote`] into the cell; programs are started by the first process of the cell.
 
 mod checkpoint;
 mod files;
@@ -40,16 +40,16 @@ use sandbox_engine::message::{PROTOCOL_VERSION, Reply};
 use sandbox_engine::process::{would_block, write_all};
 use sandbox_engine::wire::FrameReader;
 
-/// What a program waits for before it begins.
+/// The byte that a program waits for before it begins.
 const BEGIN: u8 = 1;
 
 /// How long a program may take until it begins.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Gives the zygote that workers of a box are forked from, starting it when it is not there.
+/// Returns the zygote that workers are forked from, and starts it when it is missing.
 pub type ZygoteSource = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<Zygote>>> + Send + Sync>;
 
-/// A box that is a cell.
+/// A cell as a host of processes.
 pub struct CellHost {
     cell: Cell,
     zygote: ZygoteSource,
@@ -66,13 +66,13 @@ impl fmt::Debug for CellHost {
 }
 
 impl CellHost {
-    /// A box around a cell. Workers get `rlimits`; programs get those of the cell.
+    /// Makes the host of a cell. Workers get `rlimits`; programs get the limits of the cell.
     pub fn new(cell: Cell, zygote: ZygoteSource, rlimits: Vec<Rlimit>) -> Self {
         let (kills, workers, usage) = (Kills::default(), Arc::default(), usage::Used::default());
         Self { cell, zygote, rlimits, kills, workers, usage }
     }
 
-    /// The cell.
+    /// Returns the cell.
     pub fn cell(&self) -> &Cell {
         &self.cell
     }
@@ -101,8 +101,7 @@ impl CellHost {
     /// Starts the program of a zygote, with these further arguments.
     ///
     /// # Errors
-    /// `Unavailable` when it would not be as a fresh process; nothing of it is left then. And whatever keeps a worker from
-    /// starting.
+    /// `Unavailable` when the process would not be as a fresh one; it has ended then. And failures to start a worker.
     pub async fn fork_program(
         &self,
         zygote: Arc<Zygote>,
@@ -151,15 +150,15 @@ impl CellHost {
         let (cell, kills) = (self.cell.clone(), Arc::clone(&self.kills));
         let workers = Arc::clone(&self.workers);
         let starting = Arc::clone(&self.kills).read_owned().await;
-        // A task of its own: when nobody waits any more, the process is still taken over, and so ended.
+        // A task of its own: when the caller is cancelled, the process is still taken over, and so ended.
         let forking = tokio::spawn(async move {
             let mut environment = Bytes::from(request.environment());
-            // Usually all of it fits, and is there when the worker wants it.
+            // Usually all of it fits, and is there when the worker reads it.
             let sent = control.try_write(&environment).unwrap_or_default();
             environment.advance(sent);
             let pid = zygote.fork(request, descriptors).await?;
             let process = WorkerProcess::new(pid, zygote, cell, kills, starting, workers)?;
-            // One that does not take it says why itself, or is dead.
+            // A worker that does not read it explains that itself, or is dead.
             let _ = write_all(&control, &environment).await;
             Ok::<_, Error>((process, control))
         });
@@ -194,7 +193,7 @@ impl CellHost {
     }
 }
 
-/// What was forked from a zygote.
+/// A process that was forked from a zygote.
 struct Forked {
     process: Arc<WorkerProcess>,
     control: ControlSocket,
@@ -202,7 +201,7 @@ struct Forked {
     stderr: PipeReader,
 }
 
-/// Waits until a program begins. Gives its number in its cell.
+/// Waits until a program begins, and returns its process id in the cell.
 async fn beginning(control: &ControlSocket) -> Result<u32> {
     let (mut reader, mut buffer) = (FrameReader::new(), [0; 1024]);
     loop {

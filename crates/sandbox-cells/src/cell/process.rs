@@ -27,11 +27,11 @@ use super::streams::watch;
 use super::zygote::Zygote;
 use sandbox_engine::host::{Exit, Process, TreeClock, WAKE_SIGNAL};
 
-/// Many processes may start in a cell at once, but none while a tree is killed there.
+/// Lock of a cell: many processes may start at once, but none while a tree is killed.
 pub(crate) type Kills = Arc<RwLock<()>>;
 
-/// Kills a tree while no process starts. That goes on when nobody waits for it any more: what starts then would be killed
-/// as one of those that are not known.
+/// Kills a tree while no process starts. Continues when the caller is cancelled: a process that starts meanwhile would be
+/// killed as an unknown one.
 pub(crate) async fn kill_alone(
     kills: &Kills,
     kill: impl Future<Output = Result<bool, sandbox_isolation::Error>> + Send + 'static,
@@ -44,11 +44,12 @@ pub(crate) async fn kill_alone(
     killed.await.map_err(lost)?.map(drop).map_err(lost)
 }
 
-/// The workers of a box. They are children of the zygote, so no process of the cell has the time of those that are gone.
+/// The workers of a cell. They are children of the zygote, so no process of the cell has the time of those that have
+/// ended.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     living: Mutex<BTreeSet<u32>>,
-    /// Processor time of those that are gone, in microseconds.
+    /// Processor time of ended workers, in microseconds.
     gone_us: AtomicU64,
 }
 
@@ -64,8 +65,8 @@ impl Workers {
         }
     }
 
-    /// The host's numbers of those that live, and the time that others have used.
-    pub(crate) fn look(&self) -> (Vec<u32>, Duration) {
+    /// Returns the process ids of live workers on the host, and the time that ended ones have used.
+    pub(crate) fn usage(&self) -> (Vec<u32>, Duration) {
         let living = self.living().iter().copied().collect();
         (living, Duration::from_micros(self.gone_us.load(Ordering::Acquire)))
     }
@@ -75,7 +76,7 @@ impl Workers {
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
     host_pid: u32,
-    /// As the box counts; the host's until it has registered.
+    /// The process id in the cell; that of the host until it has registered.
     pid: AtomicU32,
     pidfd: Arc<AsyncFd<OwnedFd>>,
     clock: Option<ProcessClock>,
@@ -92,8 +93,8 @@ pub(crate) struct WorkerProcess {
 impl WorkerProcess {
     /// Takes over a process that the zygote has just forked.
     ///
-    /// Until it has registered, nothing tells it from what other processes of the cell have started. So `starting`
-    /// keeps kills out of the cell until then.
+    /// Until it has registered, nothing tells it from processes that others in the cell have started. So `starting` keeps
+    /// kills out of the cell until then.
     pub(crate) fn new(
         host_pid: u32,
         zygote: Arc<Zygote>,
@@ -138,17 +139,16 @@ impl WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Reaps the process as soon as it is dead, also when nobody asks for its exit.
+    /// Reaps the process as soon as it is dead, also when its exit is not awaited.
     ///
-    /// A cell cannot end before the workers that died in it are reaped: they are the zygote's
-    /// children, not its own.
+    /// A cell cannot end before the workers that died in it are reaped: they are children of the zygote, not of the cell.
     pub(crate) fn reap_when_dead(self: &Arc<Self>) {
         let (pidfd, process) = (Arc::clone(&self.pidfd), Arc::downgrade(self));
         tokio::spawn(async move {
             drop(pidfd.readable().await);
-            // One that is gone has asked for it when it was dropped.
+            // A process that was dropped has been reaped by that.
             if let Some(process) = process.upgrade() {
-                // Whoever asks later is told what comes of it, or tries once more.
+                // A later call returns the same result, or tries once more.
                 drop(process.exit().await);
             }
         });
@@ -269,9 +269,9 @@ impl Process for WorkerProcess {
 #[derive(Debug)]
 pub(crate) struct ProgramProcess {
     process: Arc<CellProcess>,
-    /// The host's number of the first process of its cell.
+    /// The process id of the cell's first process on the host.
     first: u32,
-    /// The host's number of it, once somebody wanted to know it.
+    /// The process id on the host, once it was needed.
     host_pid: OnceLock<u32>,
     kills: Kills,
     exit: OnceCell<Exit>,
@@ -283,7 +283,7 @@ impl ProgramProcess {
         Self { process, first, host_pid, kills, exit }
     }
 
-    /// The host's number of it. Only true while it lives.
+    /// Returns the process id on the host. It is valid only while the process lives.
     fn host_pid(&self) -> Option<u32> {
         if self.is_dead() {
             return None;
@@ -329,7 +329,7 @@ impl Process for ProgramProcess {
 
     fn signal(&self, signal: i32) -> Result<()> {
         let process = Arc::clone(&self.process);
-        // The cell's PID 1 delivers it; there is nothing to wait for.
+        // The cell's first process delivers it; there is nothing to wait for.
         tokio::spawn(async move { process.signal(signal).await });
         Ok(())
     }
@@ -370,7 +370,7 @@ impl Process for ProgramProcess {
 
     fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
         let pid = self.host_pid()?;
-        // Without a cell it is below a keeper, which takes in what loses its parent.
+        // Without a cell it is below a subreaper, which takes in processes that lose their parent.
         let keeper = descendants::parent(pid).filter(|parent| *parent != self.first);
         Some(Box::new(ProcTree::new(keeper.unwrap_or(pid), Some(self.first))))
     }
@@ -386,25 +386,25 @@ pub(crate) fn peak_memory(pid: u32) -> Option<u64> {
 }
 
 pub(crate) fn memory_words(reason: OutOfMemory) -> String {
-    let (limit, who) = limit_and_keeper(reason);
-    format!("the memory limit of {limit} was reached; the {who} ended it")
+    let (limit, killer) = limit_and_killer(reason);
+    format!("the memory limit of {limit} was reached; the {killer} ended it")
 }
 
-/// The same of processes that were ended beside.
+/// Makes the same message for other processes that were killed.
 pub(crate) fn memory_hint((reason, count): (OutOfMemory, u64)) -> String {
-    let (limit, who) = limit_and_keeper(reason);
+    let (limit, killer) = limit_and_killer(reason);
     let processes = if count == 1 { "a process" } else { &format!("{count} processes") };
     format!(
-        "the memory limit of {limit} was reached; the {who} ended {processes} of the sandbox meanwhile"
+        "the memory limit of {limit} was reached; the {killer} ended {processes} of the sandbox meanwhile"
     )
 }
 
-fn limit_and_keeper(OutOfMemory { limit, by }: OutOfMemory) -> (ByteSize, &'static str) {
-    let who = match by {
+fn limit_and_killer(OutOfMemory { limit, by }: OutOfMemory) -> (ByteSize, &'static str) {
+    let killer = match by {
         Enforcer::Kernel => "kernel",
         Enforcer::Watchdog => "watchdog",
     };
-    (ByteSize::bytes(limit), who)
+    (ByteSize::bytes(limit), killer)
 }
 
 fn is_nobody(error: &std::io::Error) -> bool {

@@ -21,22 +21,22 @@ use sandbox_engine::host::{Readable, Terminal, Writable};
 /// Both ends of a terminal that was just made.
 pub(crate) struct PtyPair {
     pub(crate) master: PtyMaster,
-    /// What the program gets as its three standard streams.
+    /// The standard streams of the program.
     pub(crate) device: OwnedFd,
 }
 
-/// Our end. Clones are the same end.
+/// Our end. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct PtyMaster(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
     master: AsyncFd<OwnedFd>,
-    /// Held so that the terminal does not hang up while the program has it closed; it may open it again.
+    /// Held so that the terminal does not hang up while the program has it closed; the program may open it again.
     _device: OwnedFd,
 }
 
-/// Makes a terminal. In a strict cell it is one of the cell's own, so that programs find it by its name.
+/// Makes a terminal. In a strict cell it is a terminal of the cell itself, so that programs find it by its name.
 pub(crate) fn open(cell: &Cell, size: PtySize) -> io::Result<PtyPair> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = match cell.kind() {
@@ -55,7 +55,7 @@ pub(crate) fn open(cell: &Cell, size: PtySize) -> io::Result<PtyPair> {
     Ok(PtyPair { master: PtyMaster(Arc::new(Ends { master, _device: held })), device })
 }
 
-/// Opens the multiplexer of the cell's own terminals.
+/// Opens the multiplexer of the cell's terminals.
 fn open_in(cell: &Cell) -> io::Result<OwnedFd> {
     const DEVPTS_MAGIC: u64 = 0x1cd1;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;

@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 
 use sandbox_engine::host::{Control, Endpoint, Gauge, Readable, SideChannel, Writable};
 
-/// Lets the runtime watch a descriptor.
+/// Registers a descriptor with the runtime.
 #[expect(
     deprecated,
     reason = "the successor is unsafe because of types that change their descriptor; an owned one stays"
@@ -29,21 +29,21 @@ pub(crate) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owned
     AsyncFd::with_interest(fd, interest)
 }
 
-/// A pipe for the output of a process: our end, and the end that the process gets.
+/// Makes a pipe for the output of a process: our end, and the end of the process.
 pub(crate) fn output_pipe() -> io::Result<(PipeReader, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;
     Ok((PipeReader(watch(read, Interest::READABLE)?), write))
 }
 
-/// A pipe for the input of a process: the end that the process gets, and ours.
+/// Makes a pipe for the input of a process: the end of the process, and ours.
 pub(crate) fn input_pipe() -> io::Result<(OwnedFd, PipeWriter)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&write, true)?;
     Ok((read, PipeWriter(watch(write, Interest::WRITABLE)?)))
 }
 
-/// A control stream: our end, and the end that the worker gets.
+/// Makes a control stream: our end, and the end of the worker.
 pub(crate) fn control_pair() -> io::Result<(ControlSocket, OwnedFd)> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -52,14 +52,14 @@ pub(crate) fn control_pair() -> io::Result<(ControlSocket, OwnedFd)> {
     Ok((control, theirs))
 }
 
-/// A way beside the streams of a worker: our end, and the end that the worker gets.
+/// Makes a channel beside the streams of a worker: our end, and the end of the worker.
 pub(crate) fn channel() -> io::Result<(UnixStream, OwnedFd)> {
     let (ours, theirs) = StdUnixStream::pair()?;
     ours.set_nonblocking(true)?;
     Ok((UnixStream::from_std(ours)?, theirs.into()))
 }
 
-/// Reads whatever is there, also when the reactor has not heard of it yet.
+/// Reads what is there, also when the reactor has not reported it yet.
 pub(crate) fn read_now(fd: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize> {
     let mut asked = false;
     let result = fd.try_io(Interest::READABLE, |fd| {
@@ -69,7 +69,7 @@ pub(crate) fn read_now(fd: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<u
     if asked { result } else { Ok(rustix::io::read(fd.get_ref(), buffer)?) }
 }
 
-/// Writes what fits, also when the reactor has not heard of the room yet.
+/// Writes what fits, also when the reactor has not reported the room yet.
 pub(crate) fn write_now(
     fd: &AsyncFd<OwnedFd>,
     write: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
@@ -119,7 +119,7 @@ impl Writable for PipeWriter {
         rustix::io::ioctl_fionread(self.0.get_ref()).ok()
     }
 
-    /// The other end once more, which keeps the pipe for as long as it is to be looked at.
+    /// Returns the other end of the pipe, which keeps the pipe while it is measured.
     fn gauge(&self) -> Option<Box<dyn Gauge>> {
         let path = format!("/proc/self/fd/{}", self.0.get_ref().as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -142,8 +142,8 @@ impl Gauge for PipeGauge {
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     fd: AsyncFd<OwnedFd>,
-    /// Watches for room. Only a request that does not fit at once needs it; watching always would wake this process
-    /// once more for every request.
+    /// Registered for room in the stream. Only a request that does not fit at once needs it; being always registered
+    /// would wake this process once more for every request.
     writing: OnceLock<AsyncFd<OwnedFd>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a cell uses, and holding all of it.
+//! Measures and pauses a cell.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,10 +10,11 @@ use tokio::time::timeout;
 
 use super::CellHost;
 
-/// How long the kernel may take to tell what a cell uses.
+/// How long the kernel may take to report the usage of a cell.
 const USAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The processor time that was told last, in microseconds. What ended unseen does not take it back.
+/// The processor time that was reported last, in microseconds. The time of ended processes that is not known any more
+/// does not lower it.
 #[derive(Debug, Default)]
 pub(super) struct Used(AtomicU64);
 
@@ -25,19 +26,19 @@ impl Used {
 }
 
 impl CellHost {
-    /// What its processes use, as the kernel tells this process.
+    /// Measures what its processes use, from the kernel's figures.
     ///
     /// # Errors
-    /// `Terminated` when it has ended; `Unavailable` when the kernel does not tell in time.
+    /// `Terminated` when the cell has ended; `Unavailable` when the kernel does not answer in time.
     pub async fn metrics(&self) -> Result<Metrics> {
-        let (living, gone) = self.workers.look();
+        let (living, gone) = self.workers.usage();
         let cell = self.cell.clone();
         let failed = |message: String| Error::new(ErrorKind::Unavailable, "metrics", message);
         let looked = timeout(USAGE_TIMEOUT, spawn_blocking(move || cell.usage(&living)));
         let usage = match looked.await {
             Ok(Ok(Ok(usage))) => usage,
             Ok(Ok(Err(error))) => {
-                return Err(failed("what the sandbox uses cannot be read".to_owned())
+                return Err(failed("the usage of the sandbox cannot be read".to_owned())
                     .with_source(error)
                     .with_hint("ask again, or end the sandbox"));
             }
@@ -46,7 +47,7 @@ impl CellHost {
             }
             Err(_) => {
                 let message = format!(
-                    "the kernel has not told within {USAGE_TIMEOUT:?} what the sandbox uses"
+                    "the kernel has not reported the usage of the sandbox within {USAGE_TIMEOUT:?}"
                 );
                 return Err(failed(message).with_hint("ask again, or end the sandbox"));
             }
@@ -59,18 +60,18 @@ impl CellHost {
         })
     }
 
-    /// Stops everything in it; see [`Cell::pause`](sandbox_isolation::Cell::pause).
+    /// Pauses everything in the cell; see [`Cell::pause`](sandbox_isolation::Cell::pause).
     ///
     /// # Errors
-    /// `Unavailable` when something does not stop, and then all goes on; `Terminated` when it has ended.
+    /// `Unavailable` when something does not stop, and then everything continues; `Terminated` when the cell has ended.
     pub async fn pause(&self) -> Result<()> {
         self.cell.pause().await.map_err(|error| not_held("pause", error))
     }
 
-    /// Has it go on, but for what had been stopped before.
+    /// Resumes everything in the cell, but for what had been stopped before.
     ///
     /// # Errors
-    /// `Terminated` when it has ended.
+    /// `Terminated` when the cell has ended.
     pub async fn resume(&self) -> Result<()> {
         self.cell.resume().await.map_err(|error| not_held("resume", error))
     }
@@ -80,7 +81,7 @@ fn not_held(operation: &'static str, error: Cause) -> Error {
     if matches!(error, Cause::Closed) {
         return Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
     }
-    let message = "the processes of the sandbox do not obey".to_owned();
+    let message = "the processes of the sandbox cannot be stopped or continued".to_owned();
     Error::new(ErrorKind::Unavailable, operation, message)
         .with_source(error)
         .with_hint("try again, or end what runs there")

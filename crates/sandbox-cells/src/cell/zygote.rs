@@ -24,13 +24,13 @@ use crate::zygote_message::{Fork, Start, ZygoteReply, ZygoteRequest};
 use sandbox_engine::host::Exit;
 use sandbox_engine::wire::MAX_PACKET;
 
-/// How long an interpreter may take to start and import what it was told to.
+/// How long a zygote may take to start and import its modules.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long a fork or a reap may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bytes of its standard error that a failed start shows.
+/// Maximum number of bytes of standard error in the error of a failed start.
 const SHOWN_STDERR: usize = 4096;
 
 /// A warm interpreter. Dropping the last handle ends it and every worker.
@@ -42,16 +42,15 @@ pub struct Zygote {
     byte_code: Option<Vec<u8>>,
 }
 
-/// In which form an interpreter gets what it is to be.
+/// The form in which a zygote gets its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// As text, which every interpreter understands.
+    /// Text, which every interpreter understands.
     Text,
-    /// As an archive that is found where the program of a zygote would begin: see [`Start::program`].
+    /// An archive that is found where the program of a zygote would begin: see [`Start::program`].
     Archive,
-    /// As what [`Zygote::byte_code`] of the same interpreter and the same
-    /// [`sandbox_python::program_id`] gave. Starting takes less
-    /// than half as long.
+    /// The result of [`Zygote::byte_code`] of the same interpreter and the same [`sandbox_python::program_id`].
+    /// Starting takes less than half as long.
     ByteCode(Vec<u8>),
 }
 
@@ -65,10 +64,10 @@ impl Program {
     }
 }
 
-/// What an interpreter says of itself.
+/// What a zygote reports of its interpreter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// Version, such as `3.11.7`.
+    /// The version, such as `3.11.7`.
     pub version: String,
     /// `sys.executable`.
     pub executable: String,
@@ -87,8 +86,8 @@ struct Request {
     answer: oneshot::Sender<Response>,
 }
 
-/// A reply on its way to whoever asked. A worker that never arrives there, as when the runtime of who asked has ended,
-/// is reaped: nobody else would, and without that its cell could not end.
+/// A reply for the caller of a request. A worker whose reply never arrives, as when the caller's runtime has ended, is
+/// reaped here: otherwise its cell could not end.
 #[derive(Debug)]
 struct Response {
     reply: Option<ZygoteReply>,
@@ -116,10 +115,10 @@ impl Drop for Response {
 }
 
 impl Zygote {
-    /// Starts an interpreter and waits until it has imported what it was told to.
+    /// Starts a zygote and waits until it has imported its modules.
     ///
     /// # Errors
-    /// `Unavailable` when it does not start, with what it printed.
+    /// `Unavailable` when it does not start, with its output.
     pub async fn start(
         maker: &CellLauncher,
         executable: &Path,
@@ -196,27 +195,27 @@ impl Zygote {
         }
     }
 
-    /// What it said of itself.
+    /// Returns what the zygote reported of its interpreter.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The program as this interpreter compiled it, when it was started from text.
+    /// Returns the program as this interpreter compiled it, when it was started from text.
     pub fn byte_code(&self) -> Option<&[u8]> {
         self.byte_code.as_deref()
     }
 
-    /// Its process id on this host.
+    /// Returns the process id on this host.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Whether it can still be asked.
+    /// Returns true while it answers requests.
     pub fn is_alive(&self) -> bool {
         !self.requests.is_closed()
     }
 
-    /// Forks a worker. Gives its process id on this host.
+    /// Forks a worker, and returns its process id on this host.
     pub(crate) async fn fork(&self, fork: Fork, descriptors: Vec<OwnedFd>) -> Result<u32> {
         match self.ask(ZygoteRequest::Fork(fork), descriptors).await? {
             ZygoteReply::Forked { pid } => Ok(pid),
@@ -234,7 +233,7 @@ impl Zygote {
         }
     }
 
-    /// Waits for a worker, killing it when it still lives, and says how it ended.
+    /// Reaps a worker, killing it when it still lives, and returns how it ended.
     pub(crate) async fn reap(&self, pid: u32) -> Result<Exit> {
         match self.ask(ZygoteRequest::Reap { pid }, Vec::new()).await? {
             ZygoteReply::Reaped { status, user_micros, system_micros, max_rss_kib, .. } => {
@@ -252,7 +251,7 @@ impl Zygote {
         }
     }
 
-    /// The same without waiting for the answer. For destructors.
+    /// Reaps a worker without waiting for the answer. For destructors.
     pub(crate) fn reap_later(&self, pid: u32) {
         drop(ask(&self.requests, ZygoteRequest::Reap { pid }, Vec::new()));
     }
@@ -362,15 +361,15 @@ fn contents(file: &OwnedFd) -> Option<Vec<u8>> {
     (count > 0 && count == bytes.len()).then_some(bytes)
 }
 
-/// Refuses to start where somebody of this host has the home that cells have: whoever can write there would decide what
-/// the interpreter runs outside of a cell.
+/// Refuses to start where a user of this host has the home that cells have: that user would decide what the interpreter
+/// runs outside of a cell.
 fn check_home(home: &Path) -> Result<()> {
     match fs::symlink_metadata(home) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         _ => Err(Error::new(
             ErrorKind::Unavailable,
             "start_python",
-            format!("{} is somebody's home on this host", home.display()),
+            format!("{} is a home directory on this host", home.display()),
         )),
     }
 }
@@ -381,7 +380,7 @@ fn spec(executable: &Path, becomes: &[String], descriptors: [OwnedFd; 3]) -> Pro
     let mut env = vec![
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
         ("LANG", "C.UTF-8"),
-        // Symbols are looked up once, here, and not by every worker for itself.
+        // Symbols are looked up once, here, and not by every worker again.
         ("LD_BIND_NOW", "1"),
     ];
     if becomes.is_empty() {
@@ -428,7 +427,7 @@ mod tests {
     fn nobody_may_have_the_home_of_cells() {
         let folder = tempfile::tempdir().unwrap();
         let error = check_home(folder.path()).unwrap_err();
-        assert!(error.to_string().contains("somebody's home"), "{error}");
+        assert!(error.to_string().contains("home directory"), "{error}");
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("/nowhere", &link).unwrap();
         check_home(&link).unwrap_err();

@@ -1,4 +1,4 @@
-//! Copying a file or a tree: complete under a temporary name, then in its place.
+//! Copies a file or a tree: complete under a temporary name, then in its place.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use super::tree::{kind_of, remove_tree};
 use super::walk::Walk;
 use super::write::{temporary_name, write_all};
 
-/// Bytes that are copied before looking whether anybody still waits.
+/// Bytes that are copied between two checks whether the caller was cancelled.
 const STRETCH: usize = 8 << 20;
 
 struct Copy<'a> {
@@ -60,7 +60,7 @@ pub(crate) fn copy(tree: &RootDir, from: &CellPath, to: &CellPath, stop: &Stop) 
 fn discard(place: &ResolvedPath, name: &CStr) {
     if unlinkat(&place.parent, name, AtFlags::empty()) == Err(Errno::ISDIR) {
         let failed = |_| sandbox_core::Error::invalid("path", "cannot be removed");
-        // What is left has a name that tells what it is, and the error of the copy is the one to tell.
+        // The error of the copy is the one to report; what is left has a temporary name.
         let _ = remove_tree(place.parent.as_fd(), name, &mut || Ok(()), &failed);
     }
 }
@@ -85,7 +85,7 @@ impl Copy<'_> {
             let into = to.parent.as_fd();
             return self.one(from.parent.as_fd(), &from.name, kind, into, name);
         }
-        // Refused before anything is copied, and once more at the end, when it may have come.
+        // Refused before anything is copied, and once more at the end, when it may exist by then.
         let there = rustix::fs::statat(&to.parent, &to.name, AtFlags::SYMLINK_NOFOLLOW);
         if there.is_ok() {
             return Err(self.to.about.failed(Errno::EXIST));
@@ -197,7 +197,7 @@ impl Copy<'_> {
         }
     }
 
-    /// For file systems that the kernel does not copy between.
+    /// Copies through memory, for file systems that the kernel does not copy between.
     fn by_hand(&self, source: &OwnedFd, copy: &OwnedFd) -> Result<()> {
         let mut buffer = vec![0; CHUNK_SIZE];
         loop {

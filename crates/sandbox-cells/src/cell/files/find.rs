@@ -1,4 +1,4 @@
-//! Finding files by name and lines by content.
+//! Finds files by name and lines by content.
 
 use std::os::fd::OwnedFd;
 
@@ -17,13 +17,13 @@ use super::walk::{Found, Walk};
 use sandbox_engine::files::error::MAX_LISTING_SIZE;
 use sandbox_engine::files::glob;
 
-/// Results when nothing is said.
+/// Maximum number of results where the caller gives none.
 const DEFAULT_LIMIT: usize = 10_000;
 
-/// Most results there can be.
+/// Maximum number of results that a caller may ask for.
 const MAX_RESULTS: usize = 100_000;
 
-/// Bytes of a line that are shown.
+/// Maximum number of bytes of a line that are shown.
 const MAX_LINE_LENGTH: usize = 1024;
 
 pub(crate) fn find(
@@ -71,7 +71,7 @@ pub(crate) fn find(
         if count >= limit {
             break;
         }
-        // What cannot be entered has nothing that could be found.
+        // A directory that cannot be entered has nothing that could be found.
         if found.kind() == FileKind::Directory {
             walk.enter(&found)?;
         }
@@ -121,17 +121,17 @@ fn read(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     }
 }
 
-/// Looks for a text in what comes in chunks. Takes a fixed amount of memory, however long the lines are.
+/// Searches for a text in chunks. Takes a fixed amount of memory, however long the lines are.
 struct Search<'a> {
     finder: memmem::Finder<'a>,
-    /// What was fed and is not searched yet: the end of the last piece, in which the text may begin.
+    /// Bytes that were fed and not searched yet: the end of the last chunk, in which the text may begin.
     kept: Vec<u8>,
     /// The number of the line that `kept` begins in.
     line: u64,
-    /// How that line begins, before `kept`.
+    /// The beginning of that line, before `kept`.
     start: Vec<u8>,
     hits: Vec<(u64, Vec<u8>)>,
-    /// The line of the last hit is not complete yet.
+    /// Set while the line of the last hit is not complete.
     open: bool,
     most: usize,
 }
@@ -149,11 +149,11 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes a piece. `false`: there is enough.
+    /// Takes a chunk. Returns false when there are enough results.
     fn feed(&mut self, piece: &[u8]) -> bool {
         let mut window = std::mem::take(&mut self.kept);
         window.extend_from_slice(piece);
-        // From where on the text may still go on beyond what is here.
+        // From here on the text may extend beyond the chunk.
         let certain = window.len().saturating_sub(self.finder.needle().len() - 1);
         self.search(&window, certain);
         self.kept = window.split_off(certain);
@@ -170,7 +170,7 @@ impl<'a> Search<'a> {
         self.hits.into_iter().take(self.most).map(shown).collect()
     }
 
-    /// Searches for what begins before `end`, and moves on to there.
+    /// Searches for hits that begin before `end`, and moves on to there.
     fn search(&mut self, window: &[u8], end: usize) {
         let mut from = 0;
         if self.open {
@@ -194,7 +194,7 @@ impl<'a> Search<'a> {
         self.skip(&window[from..end.max(from)]);
     }
 
-    /// Goes over what has no hit.
+    /// Skips bytes without a hit.
     fn skip(&mut self, bytes: &[u8]) {
         self.line += memchr_iter(b'\n', bytes).count() as u64;
         let rest = match memrchr(b'\n', bytes) {
@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
         self.start.extend_from_slice(&rest[..room]);
     }
 
-    /// Adds to the line of the last hit up to its end or `end`. Returns how far it got.
+    /// Adds to the line of the last hit up to its end or `end`. Returns the end of what was added.
     fn complete(&mut self, bytes: &[u8], end: usize) -> usize {
         let newline = memchr::memchr(b'\n', &bytes[..end]);
         let stop = newline.unwrap_or(end);

@@ -1,7 +1,7 @@
-//! The files of a cell, worked with from outside through the descriptor of its root.
+//! The files of a cell, accessed from outside through the descriptor of its root.
 //!
-//! Code in the cell may be changing every file and link meanwhile, and may do so in order to trick whoever looks. See
-//! [`path`] for what keeps the work inside, and [`pool`] for whose rights count.
+//! Code in the cell may change every file and link meanwhile, and may do so to trick this process. [`path`] says what
+//! keeps the work inside, and [`pool`] with whose rights it is done.
 
 mod copy;
 mod find;
@@ -33,7 +33,7 @@ use sandbox_engine::host::{FileSystem, Links, WatchStream};
 
 /// The files of a cell.
 ///
-/// In an isolated cell every permission is checked as for code in the cell, and what is made belongs to its user. Without
+/// In an isolated cell every permission is checked as for code in the cell, and new files belong to its user. Without
 /// isolation absolute paths are the host's, and the rights are those of this process.
 #[derive(Clone, Debug)]
 pub struct CellFiles {
@@ -41,7 +41,7 @@ pub struct CellFiles {
 }
 
 impl CellFiles {
-    /// The files of `cell`. Relative paths begin at `base`, an absolute path in it.
+    /// Opens the files of `cell`. Relative paths begin at `base`, an absolute path in the cell.
     ///
     /// # Errors
     /// `ResourceExhausted` when this process has no descriptor left.
@@ -55,7 +55,7 @@ impl CellFiles {
         CellPath::new(&self.tree.base, operation, path)
     }
 
-    /// Does something about one path on a thread for files.
+    /// Works on one path on a thread for files.
     async fn with<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -72,7 +72,7 @@ impl CellFiles {
     }
 }
 
-/// Tells long work that nobody waits for it any more.
+/// Signals long work that its caller was cancelled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! A directory as an archive, made while it is taken.
+//! Packs a directory as an archive, which is made while it is taken.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,7 +16,7 @@ use super::path::RootDir;
 use super::pool;
 use super::walk::{Found, Walk};
 
-/// Bytes of holes that an archive may have in any case, and how much larger than what is stored it may be beyond that.
+/// Bytes of holes that any archive may have, and how much larger than the stored bytes it may be beyond that.
 const FREE_HOLES: u64 = 1 << 30;
 const MAX_RATIO: u64 = 200;
 
@@ -26,14 +26,14 @@ struct Packing {
     walk: Walk,
     file: Option<Content>,
     entries: usize,
-    /// Bytes of all files so far, and those of them that take up room.
+    /// Bytes of all files so far, and the stored part of them.
     apparent: u64,
     stored: u64,
     /// Files that have several names, by device and number.
     linked: HashSet<(u64, u64)>,
 }
 
-/// The file whose content comes next. It has as many bytes as its header says, whatever becomes of it.
+/// The file whose content comes next. It gets as many bytes as its header says, whatever happens to the file.
 struct Content {
     file: OwnedFd,
     left: u64,
@@ -55,7 +55,7 @@ impl Packing {
         })
     }
 
-    /// Puts the next entry into the piece. `false`: there is none.
+    /// Adds the next entry to the chunk. Returns false when there is none.
     fn entry(&mut self, piece: &mut Vec<u8>) -> Result<bool> {
         let Some(found) = self.walk.next()? else { return Ok(false) };
         let kind = match found.kind() {
@@ -74,7 +74,7 @@ impl Packing {
                 Some(target) => EntryKind::Symlink(target),
                 None => return Ok(true),
             },
-            // A FIFO or a socket is a place to meet, with nothing in it.
+            // A FIFO or a socket has no content.
             _ => return Ok(true),
         };
         self.entries += 1;
@@ -108,7 +108,8 @@ impl Packing {
         Ok((file, size))
     }
 
-    /// Files that are nearly all holes, and further names of one file, take no room here, and would fill the disk of whoever unpacks them.
+    /// Counts a file. Files that are nearly all holes, and further names of one file, take no room here, and would fill
+    /// the disk where they are unpacked.
     fn count(&mut self, size: u64, stored: u64) -> Result<()> {
         self.apparent = self.apparent.saturating_add(size);
         self.stored = self.stored.saturating_add(stored.min(size));
@@ -130,7 +131,7 @@ impl Packing {
         }
     }
 
-    /// Puts more of the current file into the piece.
+    /// Adds more of the current file to the chunk.
     fn content(&mut self, piece: &mut Vec<u8>) -> Result<()> {
         let Some(content) = &mut self.file else { return Ok(()) };
         if content.left == 0 {
@@ -177,7 +178,7 @@ pub(crate) async fn pack(tree: Arc<RootDir>, target: CellPath) -> Result<ByteStr
     let (about, user) = (target.about.clone(), tree.user);
     let opened = pool::run(user, move || Packing::open(&tree, target).map(step)).await;
     let (source, piece) = opened.map_err(|error| about.unexpected(error))??;
-    // What cannot even begin is an error of the call.
+    // A failure to begin is an error of the call.
     let piece = piece?;
     Ok(Box::pin(chunks(about, user, (source, Ok(piece)))))
 }

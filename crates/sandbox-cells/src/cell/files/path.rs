@@ -1,9 +1,9 @@
-//! From a path to a descriptor, without ever leaving the root.
+//! Resolves a path to a descriptor, without ever leaving the root.
 //!
 //! Nothing is decided by the text of a path. The kernel resolves it below the root's descriptor (`RESOLVE_IN_ROOT`), so
-//! that `..`, absolute links and renames at the same time stay inside, and follows no magic link. What comes out is
-//! looked at: a regular file or a directory, and on no file system of the kernel's own making, where `/proc/self` would
-//! be this process.
+//! that `..`, absolute links and renames at the same time stay inside, and follows no magic link. The resulting
+//! descriptor is checked: a regular file or a directory, and not on a file system of the kernel, where `/proc/self`
+//! would be this process.
 
 use std::ffi::CString;
 use std::ops::Deref;
@@ -16,10 +16,10 @@ use sandbox_core::{ErrorKind, Result};
 use super::pool::User;
 use sandbox_engine::files::Target;
 
-/// How often a path is resolved again while directories above it move.
+/// Maximum number of times that a path is resolved while directories above it move.
 const MAX_TRIES: usize = 1000;
 
-/// File systems that show the kernel, and not files.
+/// File systems that show the kernel, and no files.
 const PSEUDO: [u64; 16] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -39,25 +39,25 @@ const PSEUDO: [u64; 16] = [
     0xf97c_ff8c, // selinuxfs
 ];
 
-/// The files that are worked with.
+/// The root directory of a cell.
 #[derive(Debug)]
 pub(crate) struct RootDir {
     pub(crate) root: OwnedFd,
-    /// Where relative paths begin, absolute.
+    /// The absolute directory where relative paths begin.
     pub(crate) base: String,
     pub(crate) user: Option<User>,
 }
 
-/// A directory, and the name of something in it that may not exist.
+/// A directory, and the name of an entry in it that may not exist.
 #[derive(Debug)]
 pub(crate) struct ResolvedPath {
     pub(crate) parent: OwnedFd,
     pub(crate) name: CString,
-    /// The path said that it is a directory.
+    /// Set when the path ends in a slash.
     pub(crate) directory: bool,
 }
 
-/// A path below the root of a tree.
+/// A path below the root directory.
 #[derive(Clone, Debug)]
 pub(crate) struct CellPath(Target);
 
@@ -70,12 +70,12 @@ impl Deref for CellPath {
 }
 
 impl CellPath {
-    /// Checks what can be checked in the text of a path.
+    /// Checks the text of a path.
     pub(crate) fn new(base: &str, operation: &'static str, path: &str) -> Result<Self> {
         Target::new(base, operation, path).map(Self)
     }
 
-    /// Opens it, links followed or not.
+    /// Opens the path, links followed or not.
     pub(crate) fn open(&self, tree: &RootDir, flags: OFlags) -> Result<OwnedFd> {
         let fd = resolve(tree, &self.bytes, flags).map_err(|errno| self.about.failed(errno))?;
         self.refuse_pseudo(fd.as_fd())?;
@@ -127,7 +127,7 @@ impl CellPath {
         Ok(())
     }
 
-    /// The directory that holds it, and its name there.
+    /// Returns the directory that holds the path, and its name there.
     pub(crate) fn place(&self, tree: &RootDir) -> Result<ResolvedPath> {
         let (parent, name, directory) = self.split()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -136,7 +136,7 @@ impl CellPath {
         Ok(ResolvedPath { parent, name, directory })
     }
 
-    /// The same; missing directories above it are made.
+    /// Returns the directory that holds the path, and makes missing directories above it.
     pub(crate) fn place_with_parents(&self, tree: &RootDir) -> Result<ResolvedPath> {
         match self.place(tree) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -148,7 +148,7 @@ impl CellPath {
         }
     }
 
-    /// Makes it and what is missing above it.
+    /// Makes the directory and what is missing above it.
     pub(crate) fn make_directories(&self, tree: &RootDir) -> Result<()> {
         make_directories(tree, &self.bytes).map_err(|errno| self.about.failed(errno))
     }
@@ -166,7 +166,7 @@ impl CellPath {
     }
 }
 
-/// Whether a descriptor is on a file system of the kernel's own making.
+/// Returns true when a descriptor is on a file system of the kernel.
 pub(crate) fn is_pseudo(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(PSEUDO.contains(&(fstatfs(fd)?.f_type as u64)))
 }
@@ -175,7 +175,7 @@ fn resolve(tree: &RootDir, path: &[u8], flags: OFlags) -> rustix::io::Result<Own
     resolve_below(tree.root.as_fd(), path, flags, ResolveFlags::IN_ROOT)
 }
 
-/// Opens what a path leads to from there, through no magic link.
+/// Opens what a path leads to from a directory, through no magic link.
 pub(super) fn resolve_below(
     root: BorrowedFd<'_>,
     path: &[u8],
@@ -186,14 +186,14 @@ pub(super) fn resolve_below(
     let mut tries = 0;
     loop {
         match openat2(root, path, flags, Mode::empty(), rules) {
-            // The kernel could not tell whether `..` stayed inside, because something moved meanwhile.
+            // The kernel could not tell whether `..` stayed inside, because a directory moved meanwhile.
             Err(Errno::AGAIN | Errno::INTR) if tries < MAX_TRIES => tries += 1,
             other => return other,
         }
     }
 }
 
-/// Makes every directory of a path that is missing, one below the other, each found again from the root.
+/// Makes every missing directory of a path, one below the other, each found again from the root.
 fn make_directories(tree: &RootDir, path: &[u8]) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let mut above = resolve(tree, b"/", flags)?;

@@ -11,7 +11,7 @@ use super::path::RootDir;
 use super::pool;
 use sandbox_engine::files::reader::FileReader;
 
-/// A stream of a file, opened, links followed, and with its first piece read before this returns.
+/// Opens a file, links followed, and returns its content as a stream. The first chunk is read before this returns.
 pub(crate) async fn stream(
     tree: Arc<RootDir>,
     target: CellPath,

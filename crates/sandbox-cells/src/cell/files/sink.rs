@@ -1,4 +1,4 @@
-//! Taking a stream in on the threads for files, while the next piece is waited for.
+//! Writes a stream on the threads for files, while the next chunk is awaited.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use sandbox_core::{ByteStream, Result};
 use super::error::PathContext;
 use super::pool::{self, User};
 
-/// What chunks are written to. Dropped before its end it leaves nothing.
+/// A destination of chunks. Dropped before its end it leaves nothing.
 pub(crate) trait Sink: Sized + Send + 'static {
     type Output: Send + 'static;
 
@@ -23,10 +23,10 @@ enum Step<S: Sink> {
     Done(S::Output),
 }
 
-/// Writes all that comes to what `open` gives.
+/// Writes all of the content to what `open` returns.
 ///
 /// # Errors
-/// Any of `open`, of the sink, and of the content.
+/// Errors of `open`, of the sink, and of the content.
 pub(crate) async fn drain<S: Sink>(
     about: PathContext,
     user: Option<User>,
@@ -36,7 +36,7 @@ pub(crate) async fn drain<S: Sink>(
     let mut open = Some(open);
     let mut sink: Option<S> = None;
     let mut piece = content.next().await.transpose()?;
-    // What is small is known completely now, and takes a single visit to a thread.
+    // Small content is complete now, and takes a single visit to a thread.
     let mut following = match piece {
         Some(_) => content.next().now_or_never(),
         None => Some(None),
@@ -64,7 +64,7 @@ pub(crate) async fn drain<S: Sink>(
         piece = match more.transpose() {
             Ok(piece) => piece,
             Err(error) => {
-                // What there is of it is gone before anybody hears of the error.
+                // What there is of it is removed before the caller gets the error.
                 let _ = pool::run(user, move || drop(sink)).await;
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! Directories and what is in them: list, stat, make, remove, rename, modes.
+//! Directories and their entries: list, stat, make, remove, rename, modes.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -17,10 +17,10 @@ use super::path::CellPath;
 use super::path::RootDir;
 use super::write::temporary_name;
 
-/// Entries that a listing has at most. Code in a cell can make many more.
+/// Maximum number of entries of a listing. Code in a cell can make many more.
 const MAX_ENTRIES: usize = 100_000;
 
-/// How deep below a directory that is worked on, each level with an open descriptor.
+/// Maximum depth below a directory, each level with an open descriptor.
 pub(crate) const MAX_DEPTH: usize = 64;
 
 pub(crate) fn kind_of(status: &Stat) -> FileKind {
@@ -48,13 +48,13 @@ pub(crate) fn describe(parent: &str, name: String, status: &Stat) -> FileInfo {
     }
 }
 
-/// Where a link points. `None` when it is none any more.
+/// Returns the target of a link. `None` when it is no link any more.
 pub(crate) fn link_target(parent: BorrowedFd<'_>, name: &CStr) -> Option<String> {
     let target = readlinkat(parent, name, Vec::new()).ok()?;
     Some(names::to_text(target.as_bytes()))
 }
 
-/// The names in a directory, without the two that are always there.
+/// Returns the names in a directory, without the two that are always there.
 pub(crate) fn entries(
     directory: OwnedFd,
 ) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<CString>>> {
@@ -65,7 +65,7 @@ pub(crate) fn entries(
     Ok(names)
 }
 
-/// Another descriptor with a position of its own, for reading the entries.
+/// Opens a directory once more, with a position of its own for reading the entries.
 pub(crate) fn reopened(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(directory, c".", flags, Mode::empty())
@@ -93,7 +93,7 @@ pub(crate) fn list(tree: &RootDir, target: &CellPath, stop: &Stop) -> Result<Vec
     for name in entries(reopened(directory.as_fd()).map_err(failed)?).map_err(failed)? {
         stop.check(&target.about)?;
         let name = name.map_err(failed)?;
-        // Nothing is left out but what is gone by now.
+        // Only entries that were removed meanwhile are skipped.
         let status = match statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => continue,
             other => other.map_err(failed)?,
@@ -154,7 +154,7 @@ pub(crate) fn remove(
 
 /// Removes a directory and everything in it, however deep. Never follows a link.
 ///
-/// What is too deep for a descriptor per level is first moved up.
+/// Directories that are too deep for one descriptor per level are first moved up.
 pub(crate) fn remove_tree(
     parent: BorrowedFd<'_>,
     name: &CStr,
@@ -193,7 +193,7 @@ pub(crate) fn remove_tree(
         let above = stack.last().map_or(parent, |(above, _)| above.as_fd());
         match unlinkat(above, &own_name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => {}
-            // Something was put there meanwhile, by code that is still at work.
+            // Code that still runs has put something there meanwhile.
             Err(errno) => return Err(failed(errno)),
         }
     }
@@ -202,7 +202,7 @@ pub(crate) fn remove_tree(
 
 pub(crate) fn rename(tree: &RootDir, from: &CellPath, to: &CellPath) -> Result<()> {
     let source = from.place(tree)?;
-    // A missing source is the source's fault, whatever else is wrong.
+    // A missing source is reported before any problem of the target.
     let status = statat(&source.parent, &source.name, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|errno| from.about.failed(errno))?;
     let destination = to.place(tree)?;
@@ -225,7 +225,7 @@ pub(crate) fn set_mode(tree: &RootDir, target: &CellPath, mode: u32) -> Result<(
     if kind_of(&status) != FileKind::Directory {
         target.refuse_irregular(&status)?;
     }
-    // A file that cannot be opened can be named by its descriptor all the same, and by nothing that could change.
+    // A file that cannot be opened can be named by its descriptor all the same, and that name cannot change.
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     chmodat(CWD, name, Mode::from_raw_mode(mode), AtFlags::empty())
         .map_err(|errno| target.about.failed(errno))

@@ -1,7 +1,7 @@
-//! An archive into a directory, all or nothing.
+//! Unpacks an archive into a directory, all or nothing.
 //!
-//! Everything is unpacked into a new directory first, beside or in the one that it is for, and through no link at all.
-//! Only when the archive is complete and its links are known to stay inside, it is moved into place.
+//! Everything is unpacked into a new directory first, beside the target or in it, and through no link at all. Only when
+//! the archive is complete and its links are known to stay inside, it is moved into place.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -32,18 +32,18 @@ struct Unpacking {
     target: CellPath,
     decoder: Decoder,
     draft: Draft,
-    /// The name that the whole gets in the end. `None`: it is added to the directory that the draft is in.
+    /// The name of the whole in the end. `None`: the content is added to the directory that the draft is in.
     new_name: Option<CString>,
     file: Option<(OwnedFd, Entry)>,
     /// The directory of the last entry.
     parent: Option<(Vec<u8>, OwnedFd)>,
     allowed: Links,
-    /// Those that have to stay inside.
+    /// Links that have to stay inside.
     links: Vec<Vec<u8>>,
     directories: Vec<(Vec<u8>, u32, u64)>,
 }
 
-/// The directory that it is unpacked in. Removed when dropped.
+/// The directory that the archive is unpacked in. Removed when dropped.
 struct Draft {
     holder: Arc<OwnedFd>,
     name: CString,
@@ -58,7 +58,7 @@ impl Drop for Draft {
             let (holder, name) = (Arc::clone(&self.holder), self.name.clone());
             pool::tidy(self.user, move || {
                 let failed = |_| Error::invalid("path", "cannot be removed");
-                // What it was dropped for is the error that counts.
+                // The error that led here is the one to report.
                 let _ = remove_tree(holder.as_fd(), &name, &mut || Ok(()), &failed);
             });
         }
@@ -73,7 +73,7 @@ impl Draft {
         Ok(Self { holder: Arc::new(holder), name, root, user, moved: false })
     }
 
-    /// Opens something in it, through no link.
+    /// Opens a path in the draft, through no link.
     fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let path = if path.is_empty() { b"." } else { path };
         let rules = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -107,7 +107,7 @@ impl Unpacking {
 
     fn failed(&self, path: &[u8], errno: Errno) -> Error {
         match errno {
-            // Names that are taken, or that go through what is no directory, are wrong in the archive.
+            // Names that are taken, or that lead through what is no directory, are errors of the archive.
             Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::XDEV => {
                 refused(path, "comes twice, or goes through what is no directory")
             }
@@ -115,7 +115,7 @@ impl Unpacking {
         }
     }
 
-    /// The directory of an entry, made if the archive has none.
+    /// Returns the directory of an entry, and makes it if the archive has none.
     fn parent_of(&mut self, path: &[u8]) -> Result<BorrowedFd<'_>> {
         let parent =
             path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |end| &path[..end]);
@@ -200,7 +200,7 @@ impl Unpacking {
         Ok(())
     }
 
-    /// Another name for a file that the archive had before.
+    /// Makes another name for an earlier file of the archive.
     fn hard_link(&mut self, target: &[u8], path: &[u8], name: &[u8]) -> Result<()> {
         let end = target.iter().rposition(|byte| *byte == b'/');
         let (above, file) =
@@ -217,12 +217,12 @@ impl Unpacking {
             .map_err(|errno| self.failed(path, errno))
     }
 
-    /// Links that go through other links may lead out although none of them looks like it.
+    /// Checks links that lead through other links, and so may lead out although none of them looks like it.
     fn check_links(&self) -> Result<()> {
         for link in &self.links {
             let root = self.draft.root.as_fd();
             match resolve_below(root, link, OFlags::PATH, ResolveFlags::BENEATH) {
-                // One that leads nowhere, or in a circle, is no danger.
+                // A link that leads nowhere, or in a circle, is no danger.
                 Ok(_) | Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::ACCESS) => {}
                 Err(_) => return Err(refused(link, "is a link that leads out of it")),
             }
@@ -268,7 +268,7 @@ impl Unpacking {
         Ok(())
     }
 
-    /// The two directories of that name, if both are there; an error if one of them is none.
+    /// Returns the two directories of that name, if both exist; an error if one of them is no directory.
     fn both(
         &self,
         from: BorrowedFd<'_>,
@@ -328,7 +328,7 @@ impl Sink for Unpacking {
         self.put()?;
         let draft = &mut self.draft;
         if !draft.moved {
-            // Its content has moved; now, and not some time later, so does the last trace of it.
+            // Its content has moved; what is left of it is removed now, and not some time later.
             let failed = |errno| self.target.about.failed(errno);
             remove_tree(draft.holder.as_fd(), &draft.name, &mut || Ok(()), &failed)?;
             draft.moved = true;

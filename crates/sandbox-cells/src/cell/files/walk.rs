@@ -1,4 +1,4 @@
-//! Everything below a directory, without following a link.
+//! Walks everything below a directory, without following a link.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -11,13 +11,13 @@ use super::error::PathContext;
 use super::path::is_pseudo;
 use super::tree::{MAX_DEPTH, entries, kind_of, reopened};
 
-/// Something found on a walk.
+/// An entry that was found on a walk.
 pub(crate) struct Found {
     pub(crate) name: CString,
-    /// Its path below the directory that the walk began in.
+    /// The path below the directory that the walk began in.
     pub(crate) path: Vec<u8>,
     pub(crate) status: Stat,
-    /// Directories between that one and this.
+    /// The number of directories between that directory and this entry.
     pub(crate) depth: usize,
 }
 
@@ -28,14 +28,14 @@ struct Level {
     names: std::vec::IntoIter<CString>,
 }
 
-/// A walk. A directory is found first; what is in it comes next if [`Walk::enter`] is called for it.
+/// A walk. A directory is found first; its entries come next if [`Walk::enter`] is called for it.
 pub(crate) struct Walk {
     about: PathContext,
     levels: Vec<Level>,
 }
 
 impl Walk {
-    /// A walk below a directory.
+    /// Starts a walk below a directory.
     pub(crate) fn new(about: PathContext, directory: OwnedFd) -> Result<Self> {
         let mut walk = Self { about, levels: Vec::new() };
         let status = rustix::fs::fstat(&directory).map_err(|errno| walk.about.failed(errno))?;
@@ -43,12 +43,13 @@ impl Walk {
         Ok(walk)
     }
 
-    /// The directory of what was found last.
+    /// Returns the directory of the entry that was found last.
     pub(crate) fn directory(&self) -> Option<BorrowedFd<'_>> {
         self.levels.last().map(|level| level.directory.as_fd())
     }
 
-    /// Goes on with what is in a directory that was found last. `false`: it cannot be read, is gone, or shows the kernel.
+    /// Continues with the entries of a directory that was found last. Returns false when it cannot be read, is gone, or
+    /// shows the kernel.
     pub(crate) fn enter(&mut self, found: &Found) -> Result<bool> {
         let Some(level) = self.levels.last() else { return Ok(false) };
         if self.levels.len() > MAX_DEPTH {
@@ -82,7 +83,7 @@ impl Walk {
         Ok(())
     }
 
-    /// The next entry. What vanished meanwhile is left out.
+    /// Returns the next entry. Entries that vanished meanwhile are skipped.
     pub(crate) fn next(&mut self) -> Result<Option<Found>> {
         while let Some(level) = self.levels.last_mut() {
             let Some(name) = level.names.next() else {

@@ -1,7 +1,7 @@
-//! Watching a directory, and with it everything below.
+//! Watches a directory, and with it everything below.
 //!
-//! The kernel watches inodes and not paths, so it is of no importance that they are in another mount namespace. A path is
-//! only shown; whatever is watched was opened below the directory, through no link.
+//! The kernel watches inodes and not paths, so another mount namespace does not matter. A path is only shown; every
+//! watched directory was opened below the root, through no link.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -26,28 +26,28 @@ use super::walk::Walk;
 use crate::cell::streams;
 use sandbox_engine::host::WatchStream;
 
-/// Directories of one watch. All programs of a user share how many there can be on a host.
+/// Maximum number of directories of one watch. All programs of a user share the limit of a host.
 const MAX_DIRECTORIES: usize = 8192;
 
-/// Bytes of the path of a directory that is watched. The kernel takes no longer one from anybody, but makes it where
+/// Maximum length of the path of a watched directory. The kernel accepts no longer one, but such a path exists where
 /// directories are made in each other.
 const MAX_PATH_LENGTH: usize = 4096;
 
-/// Events that are taken at once.
+/// Maximum number of events that are taken at once.
 const MAX_BATCH: usize = 4096;
 
-/// Bytes that may be told at once of what came with its directory, and what each takes beside its path.
+/// Maximum number of bytes of events about files that came with their directory, and what each takes beside its path.
 const MAX_FOUND_BYTES: usize = 8 << 20;
 const OVERHEAD: usize = 128;
 
-/// How often to look whether the directory itself is still there. The kernel would tell only when nobody has it open, and
-/// this does.
+/// Interval of checking whether the directory itself still exists. The kernel reports its end only when no process has it
+/// open, and this process does.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long the second half of a rename may take to come.
+/// How long the second half of a rename may take to arrive.
 const HALF_RENAME: Duration = Duration::from_millis(2);
 
-/// What is watched, and what has been told of it.
+/// What is watched, and what was reported of it.
 struct Watching {
     target: CellPath,
     recursive: bool,
@@ -55,16 +55,17 @@ struct Watching {
     root: OwnedFd,
     /// Paths below the root by watch.
     directories: HashMap<i32, Vec<u8>>,
-    /// Told as new when their directory was found, so that the kernel's word for it says nothing new.
+    /// Paths that were reported as new when their directory was found; the kernel's own event for them is dropped.
     told: HashSet<Vec<u8>>,
-    /// How much more may be told of what is found. `None`: it was too much already, and all has to be looked at again.
+    /// Bytes that may still be reported of what is found. `None`: it was too much, and everything has to be looked at
+    /// again.
     room: Option<usize>,
-    /// More was there than was taken at once.
+    /// Set when there was more than was taken at once.
     more: bool,
     over: bool,
 }
 
-/// What the kernel said.
+/// One event of the kernel.
 struct Said {
     watch: i32,
     flags: ReadFlags,
@@ -128,14 +129,14 @@ impl Watching {
         self.add_below(&[], &mut |_| true)
     }
 
-    /// Watches every directory below a path, and tells what is found there until somebody has heard enough.
+    /// Watches every directory below a path, and reports what is found there until `tell` returns false.
     fn add_below(&mut self, path: &[u8], tell: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
         if !self.recursive {
             return Ok(());
         }
         let directory = match self.open_below(path) {
             Ok(directory) => directory,
-            // It is gone, or cannot be read, and then nobody can tell what happens in it.
+            // It is gone, or cannot be read, and then its changes cannot be watched.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS | Errno::XDEV) => {
                 return Ok(());
             }
@@ -160,7 +161,7 @@ impl Watching {
         Ok(())
     }
 
-    /// What has happened. Never waits for more than the second half of a rename.
+    /// Takes the events so far. Never waits for more than the second half of a rename.
     fn take(&mut self) -> Result<Vec<WatchEvent>> {
         let mut said = self.read()?;
         if said.last().is_some_and(|last| last.flags.contains(ReadFlags::MOVED_FROM)) {
@@ -293,7 +294,7 @@ impl Watching {
         Ok(())
     }
 
-    /// A directory has a new path, and with it what is below.
+    /// Updates the paths of a directory that was moved, and of everything below.
     fn moved(&mut self, old: &[u8], new: &[u8]) -> Result<()> {
         let mut longest = Vec::new();
         for path in self.directories.values_mut() {
@@ -307,7 +308,7 @@ impl Watching {
         self.check_path(&longest)
     }
 
-    /// A directory is no longer here, though it may be somewhere else.
+    /// Removes a directory that is no longer here, though it may be somewhere else.
     fn forget(&mut self, path: &[u8]) {
         let gone: Vec<i32> = self
             .directories
@@ -317,7 +318,7 @@ impl Watching {
             .collect();
         for watch in gone {
             self.directories.remove(&watch);
-            // Fails when it is gone, and so its watch.
+            // Fails when the directory is gone, and so its watch.
             let _ = inotify::remove_watch(&self.events, watch);
         }
     }
@@ -342,7 +343,7 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What follows `directory` in a path that is it or below it.
+/// Returns what follows `directory` in a path that is it or below it.
 fn below<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(directory)?;
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
@@ -359,11 +360,11 @@ fn add_watch(events: &OwnedFd, directory: BorrowedFd<'_>) -> rustix::io::Result<
     inotify::add_watch(events, format!("/proc/self/fd/{}", directory.as_raw_fd()), wanted)
 }
 
-/// Watches are limited for all programs of a user together.
+/// Makes the error of too many watches, which all programs of a user share.
 fn too_many(target: &CellPath, errno: Errno) -> sandbox_core::Error {
     match errno {
         Errno::NOSPC | Errno::MFILE => {
-            let message = "this host watches as many directories as it may";
+            let message = "this host watches as many directories as its limit allows";
             target
                 .about
                 .error(ErrorKind::ResourceExhausted, "watches", message)
@@ -374,7 +375,7 @@ fn too_many(target: &CellPath, errno: Errno) -> sandbox_core::Error {
 }
 
 struct Stream {
-    /// Taken along by the thread that reads. `None`: it is over.
+    /// Taken by the thread that reads. `None`: the watch has ended.
     watching: Option<Watching>,
     ready: AsyncFd<OwnedFd>,
     waiting: std::vec::IntoIter<WatchEvent>,

@@ -1,4 +1,4 @@
-//! Writing a file: whole and at once, or at its end.
+//! Writes a file: complete and at once, or at its end.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use super::sink::{Sink, drain};
 
 const DEFAULT_MODE: u32 = 0o644;
 
-/// A name that nobody has yet, for what is not finished.
+/// Returns an unused name for what is not finished.
 pub(crate) fn temporary_name() -> CString {
     CString::new(format!(".sandbox-{}", random_hex(8))).unwrap_or_default()
 }
@@ -30,7 +30,7 @@ struct Draft {
     target: CellPath,
     file: OwnedFd,
     written: u64,
-    /// Where it is put when it is complete. `None`: it is in its place already.
+    /// Where the file is put when it is complete. `None`: it is in its place already.
     pending: Option<Pending>,
 }
 
@@ -50,7 +50,7 @@ impl Drop for Pending {
         if !self.moved {
             let (place, name) = (Arc::clone(&self.place), self.name.clone());
             pool::tidy(self.user, move || {
-                // Code may have removed it, and then it is gone.
+                // Code may have removed it already.
                 let _ = unlinkat(&place.parent, &name, AtFlags::empty());
             });
         }
@@ -89,7 +89,7 @@ impl Draft {
         Ok(Self { target, file, written: 0, pending: None })
     }
 
-    /// A file beside the one it replaces. What is there must be a file that may be written, and keeps its mode.
+    /// Makes a file beside the one it replaces. That one must be a file that may be written, and its mode is kept.
     fn replacing(
         tree: &RootDir,
         target: CellPath,
@@ -111,7 +111,7 @@ impl Draft {
         Ok(Self { target, file, written: 0, pending: Some(pending) })
     }
 
-    /// Puts it in its place. Returns the bytes written.
+    /// Puts the file in its place. Returns the bytes written.
     fn put(mut self) -> rustix::io::Result<u64> {
         if let Some(pending) = &mut self.pending {
             fchmod(self.file.as_fd(), pending.mode)?;
@@ -141,13 +141,13 @@ impl Sink for Draft {
     }
 }
 
-/// Sets when a file or a directory was changed last. A time that the file system cannot have is no reason to refuse it.
+/// Sets the time of the last change. A time that the file system cannot have is ignored.
 pub(crate) fn set_modified(file: impl AsFd, seconds: u64) {
     let modified = Timespec { tv_sec: i64::try_from(seconds).unwrap_or(0), tv_nsec: 0 };
     let _ = futimens(file, &Timestamps { last_access: modified, last_modification: modified });
 }
 
-/// Writes all of it.
+/// Writes all of the bytes.
 pub(crate) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(file, bytes) {
@@ -159,7 +159,7 @@ pub(crate) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<
     Ok(())
 }
 
-/// Makes a file that was not there, with exactly that mode.
+/// Makes a new file, with exactly that mode.
 pub(crate) fn create(
     place: &ResolvedPath,
     name: &CString,
@@ -171,7 +171,7 @@ pub(crate) fn create(
     Ok(file)
 }
 
-/// Writes what comes. One piece is written while the next one is waited for.
+/// Writes content. One chunk is written while the next one is awaited.
 pub(crate) async fn write(
     tree: Arc<RootDir>,
     target: CellPath,

@@ -1,4 +1,4 @@
-//! What a process of this host has started lately, as the host's `/proc` tells.
+//! Finds what a process of this host has started lately, in the host's `/proc`.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::proc_stat::{ProcStat, processes, status};
 
-/// How often new processes are looked for. Those that were found are stopped and start no more.
+/// Maximum number of times that new processes are looked for. Those that were found are stopped and start no more.
 const MAX_ROUNDS: u32 = 20;
 
 const ROUND_INTERVAL: Duration = Duration::from_millis(1);
@@ -21,16 +21,17 @@ const TICK: Duration = Duration::from_millis(10);
 /// A moment as start times have it: ticks since the host was booted.
 type Ticks = u128;
 
-/// What was started after one moment, and for certain not before another.
+/// Processes that were started after one moment, and for certain not before another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Started {
     since: Ticks,
-    /// What was started in the tick of `since` itself counts too.
+    /// Set when processes that were started in the tick of `since` itself count too.
     inclusive: bool,
 }
 
 impl Started {
-    /// After `since`, when something else ended at `former`. What may have been started by that does not count.
+    /// Selects what was started after `since`, when something else ended at `former`. What may have been started by
+    /// that does not count.
     pub(crate) fn since(since: Instant, former: Option<Instant>) -> Self {
         let now = boot_time();
         let ticks = |at: Instant| now.saturating_sub(at.elapsed()).as_nanos() / TICK.as_nanos();
@@ -52,7 +53,7 @@ fn everything() -> Vec<ProcStat> {
     processes().filter_map(ProcStat::read).collect()
 }
 
-/// The children of `root` that were started then, and everything below them.
+/// Returns the children of `root` that were started then, and everything below them.
 fn descendants(root: u32, started: Started) -> Vec<ProcStat> {
     let all = everything();
     let is_child = |seen: &&ProcStat| seen.parent == root && started.has(seen.start.into());
@@ -66,7 +67,7 @@ fn descendants(root: u32, started: Started) -> Vec<ProcStat> {
     found
 }
 
-/// The host's number of a process that a cell, whose first process is `first`, knows as `inside`.
+/// Returns the host's id of a process that a cell, whose first process is `first`, knows as `inside`.
 pub(crate) fn host_pid(first: u32, inside: u32) -> Option<u32> {
     let all = everything();
     let mut members = vec![first];
@@ -78,28 +79,28 @@ pub(crate) fn host_pid(first: u32, inside: u32) -> Option<u32> {
     members.into_iter().find(|pid| *pid != first && is_known_as(*pid, inside))
 }
 
-/// The host's number of the parent of a process.
+/// Returns the host's id of the parent of a process.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
     ProcStat::read(pid).map(|seen| seen.parent)
 }
 
-/// Whether the innermost process namespace of a process calls it that.
+/// Returns true when the innermost process namespace of a process has that id for it.
 fn is_known_as(pid: u32, inside: u32) -> bool {
     let numbers = status(pid, "NSpid");
     let innermost = numbers.as_deref().and_then(|numbers| numbers.split_whitespace().next_back());
     innermost.is_some_and(|number| number.parse() == Ok(inside))
 }
 
-/// A process that cannot be mistaken for a later one with its number.
+/// Opens a process that cannot be mistaken for a later one with its id.
 fn hold(seen: ProcStat) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(seen.pid).ok()?)?;
     let held = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     ProcStat::read(seen.pid).is_some_and(|now| now.start == seen.start).then_some(held)
 }
 
-/// Ends what `root` has started then, with everything below it.
+/// Kills what `root` has started then, with everything below it.
 ///
-/// What has other parents by now, as a daemon has, is not found.
+/// Processes that have other parents by now, as a daemon has, are not found.
 pub(crate) async fn end(root: u32, started: Started) {
     let (mut known, mut held) = (BTreeSet::new(), Vec::new());
     for _ in 0..MAX_ROUNDS {
@@ -109,7 +110,7 @@ pub(crate) async fn end(root: u32, started: Started) {
             break;
         }
         for process in new.into_iter().filter_map(hold) {
-            // Stopped, it starts no more, and what it has started stays below it.
+            // A stopped process starts no more, and what it has started stays below it.
             let _ = pidfd_send_signal(process.as_fd(), Signal::STOP);
             held.push(process);
         }

@@ -1,29 +1,29 @@
-//! What the host's `/proc` tells of a process.
+//! Reads the state of a process from the host's `/proc`.
 
 use std::fs;
 
-/// One look at a process. Times are in ticks of 10 ms, which are the same on every architecture.
+/// The state of a process. Times are in ticks of 10 ms, which are the same on every architecture.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProcStat {
     pub(super) pid: u32,
     pub(super) parent: u32,
-    /// When it was started, since the host was.
+    /// The start time, since the host was booted.
     pub(super) start: u64,
     pub(super) times: Times,
-    /// Dead, though not yet taken by its parent. It is not while any of its threads goes on.
+    /// Set when the process is dead, though not yet reaped. A process with a live thread is not dead.
     pub(super) dead: bool,
 }
 
-/// The times that a process was run for, in ticks.
+/// Processor times of a process, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) own: u64,
-    /// Of children that it has waited for, with those that they have.
+    /// Time of children that it has reaped, with that of their children.
     pub(super) waited: u64,
 }
 
 impl ProcStat {
-    /// `None` when there is no such process.
+    /// Reads the state. `None`: there is no such process.
     pub(super) fn read(pid: u32) -> Option<Self> {
         Self::parse(pid, &read(pid, "stat")?)
     }
@@ -34,7 +34,7 @@ impl ProcStat {
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
         let times = Times { own: number(11)? + number(12)?, waited: number(13)? + number(14)? };
         let dead = match *fields.first()? {
-            // Its first thread is, and others may go on.
+            // Its first thread has ended, and others may live.
             "Z" => number(17)? <= 1,
             state => matches!(state, "X" | "x"),
         };
@@ -42,20 +42,20 @@ impl ProcStat {
     }
 }
 
-/// All processes that there are.
+/// Returns the ids of all processes.
 pub(super) fn processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// A field of what the kernel tells of the state of a process.
+/// Returns a field of the `status` of a process.
 pub(super) fn status(pid: u32, field: &str) -> Option<String> {
     let status = read(pid, "status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.map(|value| value.trim().to_owned())
 }
 
-/// A process may have a name of any bytes, and both files have it.
+/// Reads a file as text. The name of a process may have any bytes, and both files contain it.
 fn read(pid: u32, file: &str) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())

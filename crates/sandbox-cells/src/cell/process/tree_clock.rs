@@ -1,11 +1,13 @@
-//! Processor time of a process of a cell and of everything it has started, as the host's `/proc` tells.
+//! Measures the processor time of a process of a cell and of everything it has started, from the host's `/proc`.
 //!
-//! In a strict cell whatever comes from one root has its UTS namespace, which it cannot shed: see `tree.rs` of the helper.
-//! Elsewhere a worker takes in what loses its parent, as the keeper of a program does, so that all of it is below that.
+//! In a strict cell all descendants of one root have its UTS namespace, which they cannot leave: see `kill_tree.rs` of
+//! the helper. Elsewhere a worker adopts processes that lose their parent, as the subreaper of a program does, so that
+//! all of them are below it.
 //!
-//! What has ended counts in two ways, and the larger sum holds: whoever has waited for it has its time from the kernel, and
-//! what nobody has waited for, or the cell's first process has, counts as it was seen last. So code has to start processes
-//! that live for less than two looks, and have them reaped unseen, to use some that is not counted.
+//! The time of ended processes is counted in two ways, and the larger sum holds: a parent that has reaped them has
+//! their time from the kernel, and processes that were not reaped, or were reaped by the cell's first process, count
+//! with the time that was read last. So code has to start processes that live for less than two measurements, and have
+//! them reaped meanwhile, to use time that is not counted.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,29 +20,29 @@ use sandbox_engine::host::TreeClock;
 /// The unit of processor times. It is the same on every architecture.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What tells one process from a later one with its number.
+/// Tells a process from a later one with its id.
 fn key(seen: &ProcStat) -> (u32, u64) {
     (seen.pid, seen.start)
 }
 
-/// A clock of one process and all that comes from it.
+/// A clock of one process and its descendants.
 #[derive(Debug)]
 pub(crate) struct ProcTree {
     root: u32,
-    /// The first process of its cell, to which what has lost its parent goes.
+    /// The first process of its cell, which adopts processes that have lost their parent.
     first: Option<u32>,
-    /// Its UTS namespace, where it has one of its own.
+    /// The UTS namespace of the root, where it has one of its own.
     tag: Option<PathBuf>,
-    /// Own times as they were seen last, by number and start.
+    /// Times that were read last, by id and start.
     known: HashMap<(u32, u64), u64>,
-    /// Own times of those that are gone.
+    /// The sum of the times of ended processes.
     gone: u64,
     /// Both sums when the clock was made.
     began: (u64, u64),
 }
 
 impl ProcTree {
-    /// A clock for what is used from now on. `first` is the first process of a strict cell.
+    /// Starts a clock. `first` is the first process of a strict cell.
     pub(crate) fn new(root: u32, first: Option<u32>) -> Self {
         let tag = tag_of(root).filter(|tag| tag_of(std::process::id()).as_ref() != Some(tag));
         let (known, gone, began) = (HashMap::new(), 0, (0, 0));
@@ -50,7 +52,7 @@ impl ProcTree {
         clock
     }
 
-    /// The time with what was waited for, and the time with what is gone.
+    /// Returns the time with reaped children, and the time with ended processes.
     fn sums(&mut self) -> (u64, u64) {
         let members = self.members();
         let waited = members.iter().map(|seen| seen.times.own + seen.times.waited).sum();
@@ -67,7 +69,7 @@ impl ProcTree {
 
     fn members(&self) -> Vec<ProcStat> {
         let mut members: Vec<ProcStat> = ProcStat::read(self.root).into_iter().collect();
-        // Whose tag cannot be read may be of this tree: its parents decide.
+        // A process whose tag cannot be read may be of this tree: its parents decide.
         let mut others = Vec::new();
         for pid in processes().filter(|pid| *pid != self.root && Some(*pid) != self.first) {
             match (&self.tag, self.tag.as_ref().and_then(|_| tag_of(pid))) {
@@ -77,7 +79,7 @@ impl ProcTree {
             }
         }
         loop {
-            // The dead have no tag. One that waits for the first process may have been anybody's, such as another command.
+            // The dead have no tag. A dead child of the first process may come from any tree, such as another command.
             let is_inside = |seen: &ProcStat| {
                 (Some(seen.parent) == self.first
                     && (!seen.dead || self.known.contains_key(&key(seen))))
@@ -103,7 +105,7 @@ impl TreeClock for ProcTree {
 
 fn tag_of(pid: u32) -> Option<PathBuf> {
     let first = fs::read_link(format!("/proc/{pid}/ns/uts"));
-    // Its first thread may have ended, and others go on.
+    // Its first thread may have ended while others live.
     first.ok().or_else(|| {
         let mut threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         threads.find_map(|thread| fs::read_link(thread.ok()?.path().join("ns/uts")).ok())
@@ -117,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// Shell that burns some time.
+    /// A shell command that uses some time.
     const BURN: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
 
     fn shell(script: &str) -> std::process::Child {
