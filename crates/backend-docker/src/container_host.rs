@@ -296,7 +296,7 @@ impl ContainerHost {
 }
 
 /// What is said of an interpreter that does not run.
-const ENDED_EARLY: &str = "the interpreter ended before the agent was there";
+const ENDED_EARLY: &str = "the interpreter ended before the agent had arrived";
 
 type StderrTail = Arc<Mutex<Vec<u8>>>;
 
@@ -414,7 +414,7 @@ impl ProcessHost for ContainerHost {
 
     fn end_reason(&self) -> Option<(FailureKind, String)> {
         let known = self.made.end.reason.get().cloned();
-        known.or_else(|| Some((FailureKind::ConnectionLost, self.pipe.why_lost()?)))
+        known.or_else(|| Some((FailureKind::ConnectionLost, self.pipe.lost_reason()?)))
     }
 }
 

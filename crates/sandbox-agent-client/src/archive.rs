@@ -1,4 +1,4 @@
-//! Archives, which are made and taken apart here: the agent knows entries and bytes, and no format.
+//! Makes and unpacks archives on this side: the agent knows entries and bytes, and no format.
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -25,14 +25,14 @@ struct Packing {
     records: Records,
     guard: Option<Guard>,
     target: Target,
-    /// Bytes of the current file that are still to come, and what follows them.
+    /// Bytes of the current file that are still to come, and the padding after them.
     left: u64,
     padding: usize,
     entries: usize,
     over: bool,
 }
 
-/// A tar stream of the entries that come.
+/// Makes the tar stream of the entries that the agent sends.
 pub(crate) fn packed(records: Records, guard: Guard, target: Target) -> ByteStream {
     let guard = Some(guard);
     let packing = Packing { records, guard, target, left: 0, padding: 0, entries: 0, over: false };
@@ -93,7 +93,7 @@ fn entry(record: &[u8]) -> Option<Entry> {
     Some(Entry { path, kind, mode, modified })
 }
 
-/// An entry as the agent takes it: one record, and then the content of a file.
+/// Encodes an entry for the agent: one record, then the content of a file.
 fn record(entry: &Entry, links: Links) -> Result<Bytes> {
     let (kind, detail) = match &entry.kind {
         EntryKind::File(size) => (FILE, size.to_le_bytes().to_vec()),
@@ -125,7 +125,8 @@ fn record(entry: &Entry, links: Links) -> Result<Bytes> {
     Ok(record.into())
 }
 
-/// Sends the entries of a tar stream. All or nothing is the agent's part: it learns of the end only when all is well.
+/// Sends the entries of a tar stream. The agent unpacks all or nothing: it gets the end only when the archive is
+/// complete.
 pub(crate) async fn unpack(
     call: Call,
     writer: Writer,

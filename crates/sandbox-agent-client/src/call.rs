@@ -1,4 +1,4 @@
-//! Requests to an agent that are answered. Dropping one gives it up.
+//! Requests to an agent, with their answers. Dropping one cancels it.
 
 use std::sync::Arc;
 
@@ -9,47 +9,47 @@ use crate::connection::{Answer, Connection};
 use crate::message::{AgentRequest, STDIN, STDOUT, stream};
 use crate::streams::{Reader, Writer};
 
-/// A connection that was lost, as the agent's numbers have it (`ECONNRESET`).
+/// The number for a lost connection, as agents have it (`ECONNRESET`).
 pub(crate) const LOST: i64 = -104;
 
-/// A request that is under way.
+/// A request that was sent and is not answered yet.
 #[derive(Debug)]
 pub(crate) struct Call {
     answer: oneshot::Receiver<Answer>,
     guard: Guard,
 }
 
-/// Gives the request up when it is dropped before its end.
+/// Cancels the request when it is dropped before the request has ended.
 #[derive(Debug)]
 pub(crate) struct Guard {
     connection: Arc<Connection>,
     token: i64,
-    over: bool,
+    finished: bool,
 }
 
 impl Guard {
-    /// Nothing is said to it beyond the request.
+    /// Ends the input stream of the request.
     pub(crate) fn end_input(&self) {
-        let _ = self.connection.say(&AgentRequest::End(stream(self.token, STDIN)));
+        let _ = self.connection.send_first(&AgentRequest::End(stream(self.token, STDIN)));
     }
 
-    /// There is nothing to give up any more.
+    /// Marks the request as ended.
     pub(crate) fn done(mut self) {
-        self.over = true;
+        self.finished = true;
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.connection.forget_call(self.token);
-        if !self.over {
-            let _ = self.connection.say(&AgentRequest::Cancel(self.token));
+        self.connection.remove_call(self.token);
+        if !self.finished {
+            let _ = self.connection.send_first(&AgentRequest::Cancel(self.token));
         }
     }
 }
 
 impl Call {
-    /// Asks for something.
+    /// Sends a request.
     pub(crate) fn begin(
         connection: &Arc<Connection>,
         verb: &str,
@@ -58,7 +58,7 @@ impl Call {
         Self::ask(connection, connection.new_key(), verb, arguments)
     }
 
-    /// Asks for something that streams its result.
+    /// Sends a request whose result is a stream.
     pub(crate) fn reading(
         connection: &Arc<Connection>,
         verb: &str,
@@ -69,7 +69,7 @@ impl Call {
         Ok((Self::ask(connection, token, verb, arguments)?, reader))
     }
 
-    /// Asks for something that takes a stream.
+    /// Sends a request that takes a stream.
     pub(crate) fn writing(
         connection: &Arc<Connection>,
         verb: &str,
@@ -80,7 +80,7 @@ impl Call {
         Ok((call, Writer::new(connection, stream(token, STDIN), false)))
     }
 
-    /// Asks for something that becomes a stream in both directions.
+    /// Sends a request that becomes a stream in both directions.
     pub(crate) fn both_ways(
         connection: &Arc<Connection>,
         verb: &str,
@@ -99,26 +99,26 @@ impl Call {
         arguments: &[Vec<u8>],
     ) -> Result<Self> {
         let answer = connection.expect_answer(token);
-        let guard = Guard { connection: Arc::clone(connection), token, over: false };
-        connection.say(&AgentRequest::Call { token, verb, arguments })?;
+        let guard = Guard { connection: Arc::clone(connection), token, finished: false };
+        connection.send_first(&AgentRequest::Call { token, verb, arguments })?;
         Ok(Self { answer, guard })
     }
 
-    /// The answer to a request that is over with it.
+    /// Waits for the answer, which ends the request.
     pub(crate) async fn answer(self) -> Answer {
         let (answer, guard) = self.answered().await;
         guard.done();
         answer
     }
 
-    /// The answer to a request that goes on after it, and what gives it up.
+    /// Waits for the answer to a request that continues, and returns the guard that cancels it.
     pub(crate) async fn answered(mut self) -> (Answer, Guard) {
         let answer = (&mut self.answer).await;
         let answer = answer.unwrap_or_else(|_| Err(self.guard.connection.lost_error()));
         (answer, self.guard)
     }
 
-    /// Whether the answer has come already.
+    /// Polls the answer.
     pub(crate) fn poll_answer(
         &mut self,
         cx: &mut std::task::Context<'_>,
@@ -130,7 +130,7 @@ impl Call {
             .map(|answer| answer.unwrap_or_else(|_| Err(connection.lost_error())))
     }
 
-    /// Nothing is to be given up any more.
+    /// Leaves the request running.
     pub(crate) fn done(self) {
         self.guard.done();
     }

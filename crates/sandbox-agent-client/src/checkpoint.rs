@@ -1,7 +1,7 @@
-//! Copies of workers that wait in a container.
+//! Checkpoints of workers in a container.
 //!
-//! A copy is a process of the agent's with a key of its own: its end is told, and it is ended, as that of any other. Woken,
-//! it has the streams of a worker, and leaves a copy behind that has another key.
+//! A checkpoint is a process of the agent with a key of its own: its end is reported, and it is killed, as that of any
+//! other. A restored one has the streams of a worker, and leaves a copy behind that has another key.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -26,10 +26,10 @@ use sandbox_engine::host::{
     Checkpoint, Endpoint, Exit, PendingCheckpoint, Process, SideChannel, WorkerIo,
 };
 
-/// How long a copy may take to be there: a fork of a large process on a busy machine.
+/// How long a copy may take to arrive: a fork of a large process on a busy machine.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A copy that is about to be made. Dropping it gives it up.
+/// A copy that is about to be made. Dropping it kills the copy.
 #[derive(Debug)]
 struct PendingCopy {
     process: AgentProcess,
@@ -46,11 +46,11 @@ impl PendingCopy {
         Self { process, arrival }
     }
 
-    /// Waits until it says that it is there.
-    async fn keep(self) -> Result<ForkedCopy> {
+    /// Waits until the agent reports the copy.
+    async fn arrive(self) -> Result<ForkedCopy> {
         let Self { mut process, arrival } = self;
         let no_copy =
-            || Error::new(ErrorKind::Unavailable, OPERATION, "the copy did not come to be");
+            || Error::new(ErrorKind::Unavailable, OPERATION, "the checkpoint was not made");
         let arrived = timeout(ARRIVAL_TIMEOUT, arrival).await.map_err(|_| no_copy())?;
         process.pid = arrived.map_err(|_| process.connection.lost())?.map_err(|_| no_copy())?;
         Ok(ForkedCopy { process, next: None })
@@ -60,7 +60,7 @@ impl PendingCopy {
 #[async_trait]
 impl PendingCheckpoint for PendingCopy {
     async fn ready(self: Box<Self>) -> Result<Arc<dyn Checkpoint>> {
-        let copy = self.keep().await?;
+        let copy = self.arrive().await?;
         Ok(Arc::new(AgentCheckpoint {
             slot: CheckpointSlot::new(copy),
             restoring: AsyncMutex::default(),
@@ -68,11 +68,11 @@ impl PendingCheckpoint for PendingCopy {
     }
 }
 
-/// A copy that waits. Dropping it ends it.
+/// A copy that waits. Dropping it kills the copy.
 #[derive(Debug)]
 struct ForkedCopy {
     process: AgentProcess,
-    /// The one that it leaves behind, once that is made ready.
+    /// The next copy, once that is prepared.
     next: Option<PendingCopy>,
 }
 
@@ -114,7 +114,7 @@ impl Checkpoint for AgentCheckpoint {
         let _alone = self.restoring.lock().await;
         let arrivals = self.slot.arrivals();
         arrivals.settled().await;
-        // From here on it is no copy any more, whatever becomes of it.
+        // From here on it is no checkpoint any more, whatever happens to it.
         let mut copy = self.slot.copy().take().filter(|copy| !copy.is_dead()).ok_or_else(dead)?;
         copy.prepare()?;
         let ForkedCopy { process, next } = copy;
@@ -124,7 +124,7 @@ impl Checkpoint for AgentCheckpoint {
         let writer = Writer::new(&connection, stream(key, STDIN), true);
         let woken = Call::begin(&connection, "restore", &[number(key)])?.answer().await;
         woken.map_err(|_| if connection.is_closed() { connection.lost() } else { dead() })?;
-        self.slot.expect(next.ok_or_else(dead)?.keep());
+        self.slot.expect(next.ok_or_else(dead)?.arrive());
         Ok(WorkerIo {
             process: Arc::new(RestoredProcess { process, next: arrivals }),
             control: Arc::new(ControlStream { reader: control, writer }),
@@ -148,7 +148,7 @@ impl Checkpoint for AgentCheckpoint {
         let call =
             Call::begin(&connection, "export_variables", &[key, stream(new, STDIN)].map(number))?;
         tokio::spawn(async move {
-            // Where nothing comes of it, what is dropped here says so.
+            // When the call fails, the dropped end of the stream reports that.
             if call.answer().await.is_ok() {
                 let mut tunnel =
                     Tunnel::new(reader, Writer::new(&connection, stream(new, STDIN), false));
@@ -159,7 +159,7 @@ impl Checkpoint for AgentCheckpoint {
     }
 }
 
-/// A worker that was a copy. What it leaves behind would end with it before it is there, so its end waits for that.
+/// A worker that was a checkpoint. A kill would reach the copy that it leaves behind until that has arrived, so it waits.
 #[derive(Debug)]
 struct RestoredProcess {
     process: AgentProcess,
@@ -227,8 +227,8 @@ impl Process for RestoredProcess {
 }
 
 impl AgentConnection {
-    /// A way to a copy of a worker of this box.
-    pub(super) fn copy_to_come(&self) -> (Box<dyn PendingCheckpoint>, SideChannel) {
+    /// Prepares a checkpoint of a worker.
+    pub(super) fn begin_copy(&self) -> (Box<dyn PendingCheckpoint>, SideChannel) {
         let expected = PendingCopy::new(&self.connection, self.memory);
         let channel = SideChannel(Endpoint::Copy(expected.process.key));
         (Box::new(expected), channel)

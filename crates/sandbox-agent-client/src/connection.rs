@@ -1,4 +1,4 @@
-//! The connection with an agent: what is sent and heard, and who waits for it.
+//! The connection with an agent: messages in both directions, and the requests that wait for answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,28 +24,28 @@ use crate::streams::{Incoming, Outgoing};
 use sandbox_engine::host::Exit;
 use sandbox_engine::wire::FrameReader;
 
-/// What comes from a box.
+/// The bytes from an agent.
 pub type AgentReader = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
-/// What goes into a box. Dropping it is the end of the box.
+/// The bytes to an agent. Dropping it ends the sandbox.
 pub type AgentWriter = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// Bytes that are handed to the connection at once.
+/// Maximum number of bytes that are handed to the connection at once.
 const BATCH: usize = 256 << 10;
 
-/// How often an agent hears from here, at least. It ends when it hears nothing for 30 seconds.
+/// Interval of pings. An agent ends when it receives nothing for 30 seconds.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long nothing may come, with pings unanswered, until the box counts as lost, unless somebody says otherwise.
+/// Default time without any message after which the connection counts as lost, though pings were sent.
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Pings in that time: as many may get lost before a box does.
+/// Number of pings in that time: a few may get lost.
 const PINGS_PER_SILENCE: u32 = 4;
 
-/// How long the other end may take to close, once this one has.
+/// How long the agent may take to close, once this side has.
 const LAST: Duration = Duration::from_secs(2);
 
-/// How an agent answers a request for a process.
+/// The answer of an agent to a request for a process.
 pub(crate) type Start = std::result::Result<u32, (u8, i32)>;
 
 /// The answer to a call.
@@ -57,7 +57,7 @@ pub(crate) struct Connection {
     keys: AtomicI64,
     to_send: Notify,
     closed: watch::Sender<bool>,
-    /// The box has closed its end too: nothing runs there any more.
+    /// Set when the agent has closed its end too: nothing runs there any more.
     gone: watch::Sender<bool>,
 }
 
@@ -72,16 +72,16 @@ struct State {
     processes: HashMap<i64, Weak<ProcessState>>,
     /// Bytes that may still be sent on all streams together.
     credit: usize,
-    /// Bytes that have come and were not taken yet, and those taken of which the agent was not told.
+    /// Bytes that have arrived and were not taken yet, and those that were taken and not credited yet.
     held: usize,
     taken: usize,
     heard: Option<Instant>,
-    /// How many hold the box, which cannot answer meanwhile.
-    held_still: usize,
+    /// Number of guards that hold the sandbox paused. It cannot answer meanwhile.
+    pauses: usize,
     over: bool,
-    /// How many processes the kernel has ended there for their memory.
+    /// Number of processes in the sandbox that the kernel has killed for memory.
     killed: u64,
-    /// Why it broke, where whoever carries it says so.
+    /// The reason of a broken connection, where its carrier reports one.
     why: Option<String>,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// A connection that is worked on by tasks of this runtime until it is closed, or nothing has come for that long.
+    /// Opens a connection. Tasks of this runtime work on it until it is closed, or nothing has arrived for `silence`.
     pub(crate) fn open(
         from: AgentReader,
         rest: Bytes,
@@ -117,12 +117,12 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that nothing on this connection has had.
+    /// Returns a number that was not used on this connection.
     pub(crate) fn new_key(&self) -> i64 {
         self.keys.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Ends it. What waits for an answer learns that there is none.
+    /// Closes the connection. Requests that wait for answers fail.
     pub(crate) fn close(&self) {
         self.close_because(None);
     }
@@ -148,7 +148,7 @@ impl Connection {
         self.to_send.notify_one();
     }
 
-    /// What is said of it once it is closed.
+    /// Makes the error of a closed connection.
     pub(crate) fn lost(&self) -> Error {
         self.state().lost()
     }
@@ -157,18 +157,18 @@ impl Connection {
         self.state().lost_error()
     }
 
-    /// Why it broke, when nobody has closed it.
-    pub(crate) fn why_lost(&self) -> Option<String> {
+    /// Returns the reason of a broken connection that was not closed here.
+    pub(crate) fn lost_reason(&self) -> Option<String> {
         self.state().why.clone()
     }
 
-    /// Whoever has heard that something of it is over finds it closed.
+    /// Returns true when the connection is closed. It is closed before any request fails for that reason.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().over
     }
 
     pub(crate) async fn closed(&self) {
-        // Fails only when the sender is gone, and that is `self`.
+        // Fails only when the sender is gone, and the sender is in `self`.
         let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
@@ -177,12 +177,12 @@ impl Connection {
     }
 
     /// Sends before all data that waits.
-    pub(crate) fn say(&self, message: &AgentRequest<'_>) -> Result<()> {
+    pub(crate) fn send_first(&self, message: &AgentRequest<'_>) -> Result<()> {
         self.send(message, true)
     }
 
     /// Sends after the data that was sent before.
-    pub(crate) fn tell(&self, message: &AgentRequest<'_>) -> Result<()> {
+    pub(crate) fn send_in_order(&self, message: &AgentRequest<'_>) -> Result<()> {
         self.send(message, false)
     }
 
@@ -201,15 +201,15 @@ impl Connection {
         Ok(())
     }
 
-    /// The box is held: it is not taken for lost, however long it says nothing.
+    /// Marks the sandbox as paused: it does not count as lost meanwhile, however long it is silent.
     pub(crate) fn mark_paused(&self) {
-        self.state().held_still += 1;
+        self.state().pauses += 1;
     }
 
-    /// As often as it was held, it goes on.
+    /// Ends one pause; the sandbox is running again when all have ended.
     pub(crate) fn mark_resumed(&self) {
         let mut state = self.state();
-        state.held_still = state.held_still.saturating_sub(1);
+        state.pauses = state.pauses.saturating_sub(1);
         state.heard = Some(Instant::now());
     }
 
@@ -247,12 +247,12 @@ impl Connection {
         stream
     }
 
-    /// Nobody reads that stream any more.
+    /// Removes a stream whose reader was dropped.
     pub(crate) fn remove_incoming(&self, number: i64, unread: usize) {
         let was_open = self.state().incoming.remove(&number).is_some();
         self.took(unread);
         if was_open {
-            let _ = self.say(&AgentRequest::Drop(number));
+            let _ = self.send_first(&AgentRequest::Drop(number));
         }
     }
 
@@ -274,7 +274,7 @@ impl Connection {
         self.state().processes.remove(&key);
     }
 
-    /// Data has left this connection for good, so that more may come.
+    /// Credits data that was taken, so that more may come.
     pub(crate) fn took(&self, bytes: usize) {
         let mut state = self.state();
         state.held = state.held.saturating_sub(bytes);
@@ -282,33 +282,33 @@ impl Connection {
         if state.taken >= INCOMING_WINDOW / 16 {
             let taken = std::mem::take(&mut state.taken);
             drop(state);
-            let _ = self.say(&AgentRequest::Credit { stream: CONNECTION, bytes: taken });
+            let _ = self.send_first(&AgentRequest::Credit { stream: CONNECTION, bytes: taken });
         }
     }
 
-    /// Who is told how a start went.
+    /// Registers for the result of a start.
     pub(crate) fn expect_start(&self, key: i64) -> oneshot::Receiver<Start> {
         let (tell, told) = oneshot::channel();
         self.state().starting.insert(key, tell);
         told
     }
 
-    /// Who is told the answer to a call.
+    /// Registers for the answer to a call.
     pub(crate) fn expect_answer(&self, token: i64) -> oneshot::Receiver<Answer> {
         let (tell, told) = oneshot::channel();
         self.state().calls.insert(token, tell);
         told
     }
 
-    /// Nobody waits for that any more. Says whether the answer was still to come.
-    pub(crate) fn forget_call(&self, token: i64) -> bool {
+    /// Removes a call. Returns true when its answer was still to come.
+    pub(crate) fn remove_call(&self, token: i64) -> bool {
         self.state().calls.remove(&token).is_some()
     }
 
-    /// Takes in one message; what breaks the rules ends the connection.
-    fn hear(&self, said: AgentReply<'_>) -> std::result::Result<(), &'static str> {
+    /// Handles one message; a violation of the protocol ends the connection.
+    fn handle(&self, said: AgentReply<'_>) -> std::result::Result<(), &'static str> {
         match said {
-            AgentReply::Data { stream, data } => self.hear_data(stream, data)?,
+            AgentReply::Data { stream, data } => self.handle_data(stream, data)?,
             AgentReply::End { stream, error } => {
                 if let Some(stream) = self.state().incoming.remove(&stream) {
                     stream.end(error);
@@ -345,12 +345,12 @@ impl Connection {
             AgentReply::Pong => {}
             AgentReply::Killed(count) => self.state().killed = count,
             AgentReply::Hello { .. } => return Err("a second greeting"),
-            AgentReply::Finished => return Err("an end that nobody asked for"),
+            AgentReply::Finished => return Err("an end that was not requested"),
         }
         Ok(())
     }
 
-    /// How many processes the kernel has ended there for their memory, as far as that has been told.
+    /// Returns how many processes the kernel has killed for memory, as far as the agent has reported it.
     pub(crate) fn killed(&self) -> u64 {
         self.state().killed
     }
@@ -373,7 +373,7 @@ impl Connection {
         }
     }
 
-    fn hear_data(&self, number: i64, data: &[u8]) -> std::result::Result<(), &'static str> {
+    fn handle_data(&self, number: i64, data: &[u8]) -> std::result::Result<(), &'static str> {
         let mut state = self.state();
         state.held += data.len();
         let Some(stream) = state.incoming.get(&number).map(Arc::clone) else {
@@ -400,7 +400,7 @@ impl State {
     }
 }
 
-/// The box cannot be reached any more: it is gone, or its connection broke.
+/// Makes the error of a sandbox that cannot be reached any more: it has ended, or its connection broke.
 pub(crate) fn lost(operation: &'static str, why: Option<&str>) -> Error {
     let error = match why {
         Some(why) => Error::new(ErrorKind::ConnectionLost, operation, why),
@@ -410,7 +410,7 @@ pub(crate) fn lost(operation: &'static str, why: Option<&str>) -> Error {
 }
 
 async fn write(connection: Arc<Connection>, mut into: AgentWriter) {
-    // Whether all that was begun is written, so that something can follow.
+    // True while nothing is written in part, so that another message can follow.
     let mut is_whole = true;
     loop {
         let batch = {
@@ -440,11 +440,11 @@ async fn write(connection: Arc<Connection>, mut into: AgentWriter) {
     }
     connection.close();
     let end = async {
-        // Heard sooner than the end of the connection, which ends the box whatever it has heard.
+        // Read sooner than the end of the connection, which ends the sandbox in any case.
         if is_whole && let Ok(last) = AgentRequest::Finish.encode() {
             let _ = written(&mut into, &last).await;
         }
-        // It may be told apart from the connection.
+        // A shutdown may be seen apart from the end of the connection.
         let _ = into.shutdown().await;
     };
     let _ = timeout(LAST, end).await;
@@ -459,12 +459,12 @@ async fn read(connection: Arc<Connection>, mut from: AgentReader, rest: Bytes) {
     let mut frames = FrameReader::new();
     let why = listen(&connection, &mut frames, &mut from, rest).await;
     connection.close_because(why);
-    let _ = timeout(LAST, last_words(&mut frames, &mut from)).await;
+    let _ = timeout(LAST, drain_to_end(&mut frames, &mut from)).await;
     connection.gone.send_replace(true);
 }
 
-/// Until the agent says that nothing runs there any more, or its end of the connection closes.
-async fn last_words(frames: &mut FrameReader, from: &mut AgentReader) {
+/// Reads until the agent reports that nothing runs there any more, or closes its end of the connection.
+async fn drain_to_end(frames: &mut FrameReader, from: &mut AgentReader) {
     loop {
         while let Ok(Some(frame)) = frames.next_frame() {
             if matches!(AgentReply::decode(frame), Ok(AgentReply::Finished)) {
@@ -476,7 +476,8 @@ async fn last_words(frames: &mut FrameReader, from: &mut AgentReader) {
     }
 }
 
-/// Takes in what comes until it breaks the rules or there is no more. Says why it broke, if anybody says so.
+/// Handles messages until one violates the protocol or the stream ends. Returns the reason of a broken connection, where
+/// its carrier reports one.
 async fn listen(
     connection: &Arc<Connection>,
     frames: &mut FrameReader,
@@ -493,7 +494,7 @@ async fn listen(
                 Ok(Some(frame)) => AgentReply::decode(frame),
                 Err(error) => Err(error),
             };
-            if !heard.is_ok_and(|said| connection.hear(said).is_ok()) {
+            if !heard.is_ok_and(|said| connection.handle(said).is_ok()) {
                 return None;
             }
         }
@@ -511,19 +512,20 @@ async fn ping(connection: Weak<Connection>, silence: Duration) {
         let Some(connection) = connection.upgrade() else { return };
         let (held, heard, waiting) = {
             let state = connection.state();
-            (state.held_still > 0, state.heard, !state.small.is_empty())
+            (state.pauses > 0, state.heard, !state.small.is_empty())
         };
         if held && waiting {
-            // It hears of that one first, when it goes on.
+            // The agent gets that ping first when it continues.
             continue;
         }
-        // Nobody here knows from when to when exactly it is held, so it hears pings meanwhile.
+        // The exact time of a pause is not known here, so pings are sent meanwhile.
         if !held && heard.is_some_and(|heard| heard.elapsed() > silence) {
-            let why = format!("nothing was heard of the sandbox for {} seconds", silence.as_secs());
+            let why =
+                format!("nothing was received from the sandbox for {} seconds", silence.as_secs());
             connection.close_because(Some(why));
             return;
         }
-        if connection.say(&AgentRequest::Ping).is_err() {
+        if connection.send_first(&AgentRequest::Ping).is_err() {
             connection.close();
             return;
         }

@@ -1,4 +1,4 @@
-//! When a connection counts as lost, and who hears of it.
+//! When a connection counts as lost, and what learns of it.
 
 use std::sync::atomic::AtomicBool;
 use std::task::{Context, Wake, Waker};
@@ -10,7 +10,7 @@ use tokio::time::advance;
 use super::*;
 use crate::streams::Reader;
 
-/// A box that never says anything.
+/// A connection whose agent never sends anything.
 fn silent() -> Arc<Connection> {
     Connection::open(
         Box::pin(stream::pending()),
@@ -20,7 +20,7 @@ fn silent() -> Arc<Connection> {
     )
 }
 
-/// An agent ends when it hears nothing, and nobody but the engine knows when it is frozen.
+// An agent ends when it receives nothing, and only the engine knows when it is frozen.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_hears_of_this_end() {
     let (near, mut far) = tokio::io::duplex(1 << 16);
@@ -44,7 +44,7 @@ async fn what_is_held_hears_of_this_end() {
     assert!(pings >= 10, "{pings} pings in the time of 20");
 }
 
-/// Looks at the link at the very moment in which somebody is told that something of it is over.
+/// Checks the connection at the very moment in which a stream of it reports the end.
 struct Looks {
     connection: Arc<Connection>,
     found: AtomicBool,
@@ -88,7 +88,7 @@ async fn only_what_is_not_held_is_lost_when_it_says_nothing() {
     connection.mark_resumed();
     a_long_time().await;
     assert!(connection.is_closed(), "a box that says nothing counts as there");
-    // It has not ended as one that somebody has ended.
+    // It is not reported as a connection that was closed here.
     let error = connection.lost();
     assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error:?}");
     assert!(error.message().contains("45 seconds"), "{error:?}");

@@ -1,4 +1,4 @@
-//! Paths in a box, and what its agent says is wrong with them, in words.
+//! Paths in a sandbox, and the errors of the agent about them.
 
 use rustix::io::Errno;
 use sandbox_core::{Error, ErrorKind};
@@ -8,7 +8,7 @@ use crate::connection::lost;
 use crate::message::AgentError;
 use sandbox_engine::files::Target;
 
-/// What a record is that cannot be understood. Agents do not say it.
+/// The code of a malformed record. Agents do not send it.
 const MALFORMED: i64 = 2;
 
 const IS_A_LINK: i64 = 100;
@@ -25,17 +25,17 @@ const OTHER_KIND: i64 = 110;
 const LEADS_OUT: i64 = 111;
 const WATCHES: i64 = 112;
 
-/// An agent that does not keep to the vocabulary.
+/// Makes the error of a malformed answer.
 pub(crate) fn no_record() -> AgentError {
     AgentError { code: MALFORMED, detail: b"the answer has no meaning".to_vec() }
 }
 
 /// Requests about a path, and their failures.
 pub(crate) trait TargetExt {
-    /// The arguments of a request about it.
+    /// Returns the arguments of a request about the path.
     fn arguments(&self, further: &[Vec<u8>]) -> Vec<Vec<u8>>;
 
-    /// The error for what the agent reports.
+    /// Makes the error of what the agent reports.
     fn failed(&self, error: &AgentError) -> Error;
 }
 
@@ -105,7 +105,7 @@ impl TargetExt for Target {
                 .error(
                     Kind::ResourceExhausted,
                     "watches",
-                    "this host watches as many directories as it may",
+                    "this host watches as many directories as its limit allows",
                 )
                 .with_hint("raise fs.inotify.max_user_watches and max_user_instances"),
             code if code < 0 => match i32::try_from(-code) {
@@ -117,7 +117,7 @@ impl TargetExt for Target {
     }
 }
 
-/// Something about one entry of an archive.
+/// Makes the error about one entry of an archive.
 pub(crate) fn in_archive(name: &str, problem: &str) -> Error {
     Error::invalid("archive", format!("has {name:?}, which {problem}"))
         .with_context("cause", "archive")

@@ -1,9 +1,9 @@
-//! Large files of a box on this kernel: taken from the agent's process as open files, and read here.
+//! Transfers large files of a sandbox on this kernel as open descriptors of the agent's process, to be read here.
 //!
-//! What comes over the connection goes through everything that carries it, which for a container is its engine. An open file
-//! is taken at once. It is the agent that opens it, so whatever it may not read stays unread; and what it says of it is a
-//! claim of a box that nobody trusts. So nothing is taken but from the process that has proven to be the agent, and nothing
-//! is read but a regular file of a file system where reading waits for nobody.
+//! Content of the connection goes through everything that carries it, such as a container engine. An open file is taken
+//! at once. The agent opens it, so files that the agent may not read stay unread; and what it sends about the file is a
+//! claim of a hostile sandbox. So descriptors are taken only from the process that has proven to be the agent, and only
+//! regular files are read, of file systems where reading waits for no program.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -28,14 +28,14 @@ use sandbox_engine::files::chunks::{chunks, step};
 use sandbox_engine::files::pool;
 use sandbox_engine::files::reader::FileReader;
 
-/// How long the process may be looked for. Files come over the connection then.
+/// How long to look for the process. Files come over the connection then.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of what a process is known by.
+/// Number of bytes of the nonce by which the process is recognized.
 const WORD: usize = 32;
 
-/// File systems whose files are read without waiting for a program, as FUSE would, or for another host. Those that show the
-/// kernel are none of them.
+/// File systems whose files are read without waiting for a program, as FUSE would, or for another host, and that do not
+/// show the kernel.
 const ORDINARY: [u64; 5] = [
     0x0102_1994, // tmpfs
     0x794c_7630, // overlayfs
@@ -44,18 +44,18 @@ const ORDINARY: [u64; 5] = [
     0x9123_683e, // btrfs
 ];
 
-/// Finds the process of an agent.
+/// Locates the process of an agent on this host.
 #[async_trait]
 pub trait LocateProcess: fmt::Debug + Send + Sync + 'static {
-    /// What is said to be its number here, if anybody says it. It is believed when it has proven to be it.
+    /// Returns the supposed process id on this host, if it is known. The process has to prove that it is the agent.
     async fn pid(&self) -> Option<u32>;
 }
 
-/// The agent's process, as far as it is on this kernel and may be looked into. It is looked for when it is first needed.
+/// The agent's process, where it is on this kernel and can be accessed. It is located when it is first needed.
 #[derive(Debug)]
 pub(crate) struct FdTransfer {
     find: Arc<dyn LocateProcess>,
-    /// `None`: there is none.
+    /// `None`: it cannot be accessed.
     process: OnceCell<Option<Arc<OwnedFd>>>,
 }
 
@@ -64,12 +64,12 @@ impl FdTransfer {
         Self { find, process: OnceCell::new() }
     }
 
-    /// Whether it is not known yet that there is none.
+    /// Returns true while it is not known that the process cannot be accessed.
     pub(crate) fn may_be_there(&self) -> bool {
         !matches!(self.process.get(), Some(None))
     }
 
-    /// The content of the file that the agent offers. `None`: it cannot be taken, for whatever reason.
+    /// Returns the content of the file that the agent offers. `None`: the file cannot be taken, for whatever reason.
     pub(crate) async fn take(
         &self,
         connection: &Arc<Connection>,
@@ -98,7 +98,7 @@ impl FdTransfer {
     }
 }
 
-/// What an agent says of a file that it has opened.
+/// The offer of an agent: a file that it has opened.
 struct FdOffer {
     number: RawFd,
     device: u64,
@@ -112,20 +112,21 @@ impl FdOffer {
         Some(Self { number: number_in(number)?, device: whole(device)?, inode: whole(inode)? })
     }
 
-    /// The agent may have closed the file meanwhile, and have another one by the same number.
+    /// Returns true for the offered file. The agent may have closed it meanwhile, and have another one by the same
+    /// number.
     fn is_of(&self, status: &Stat) -> bool {
         (status.st_dev, status.st_ino) == (self.device, self.inode)
     }
 }
 
-/// Negative ones have meanings of their own, none of which is an open file.
+/// Reads a descriptor. Negative ones have meanings of their own, none of which is an open file.
 fn number_in(field: &[u8]) -> Option<RawFd> {
     let number = i64::from_le_bytes(field.try_into().ok()?);
     RawFd::try_from(number).ok().filter(|number| *number >= 0)
 }
 
-/// The process that has in the file of that number what the agent of this connection was told to have there, and nobody else
-/// was told. From then on it is the same one, whatever process gets its number later.
+/// Opens the process that has a nonce in the file of that number, which was sent only to the agent of this connection.
+/// From then on it is the same process, whatever process gets its id later.
 async fn look(find: &dyn LocateProcess, connection: &Arc<Connection>) -> Option<OwnedFd> {
     let pid = Pid::from_raw(find.pid().await?.try_into().ok()?)?;
     let word = random_hex(WORD).into_bytes();
@@ -142,7 +143,7 @@ async fn look(find: &dyn LocateProcess, connection: &Arc<Connection>) -> Option<
     looking.await.ok()?
 }
 
-/// An open file of a process, if it is one to read.
+/// Takes an open file of a process, if it is one to read.
 fn open_file(process: impl AsFd, number: RawFd) -> Option<(OwnedFd, Stat)> {
     let file = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()?;
     let status = fstat(&file).ok()?;
@@ -151,7 +152,7 @@ fn open_file(process: impl AsFd, number: RawFd) -> Option<(OwnedFd, Stat)> {
     (is_regular && is_ordinary).then_some((file, status))
 }
 
-/// Content that ends with its box, as all that comes from there. Nothing follows an error.
+/// Ends content with its connection, as any other content from there. Nothing follows an error.
 fn while_open(
     content: impl Stream<Item = Result<Bytes>> + Send + 'static,
     connection: Arc<Connection>,
@@ -179,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that always may be looked into.
+    /// Opens a process that may always be accessed.
     fn own() -> OwnedFd {
         pidfd_open(getpid(), PidfdFlags::empty()).unwrap()
     }
@@ -202,7 +203,7 @@ mod tests {
         }
         assert!(!taken(&File::open(folder.path()).unwrap()), "a directory");
         assert!(open_file(own(), 1 << 20).is_none(), "a number that no file has");
-        // What only names a file is not to be read. The first read says so.
+        // A descriptor that only names a file cannot be read. The first read fails.
         let only_named = File::options()
             .read(true)
             .custom_flags(OFlags::PATH.bits() as i32)

@@ -1,4 +1,4 @@
-//! The files of a box, through its agent.
+//! The files of a sandbox, through its agent.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ use sandbox_engine::files::{Target, names};
 use sandbox_engine::host::{FileSystem, Links, WatchStream, Writable};
 use sandbox_engine::wire::Fields;
 
-/// Results when nothing is said.
+/// Maximum number of results where the caller gives none.
 const DEFAULT_LIMIT: usize = 10_000;
 
-/// Most results there can be.
+/// Maximum number of results that a caller may ask for.
 const MAX_RESULTS: usize = 100_000;
 
-/// The longest text to look for.
+/// Maximum length of the text to look for.
 const MAX_PATTERN_SIZE: usize = 256 << 10;
 
-/// The longest record of a stream of records. A path and a line of a file fit many times.
+/// Maximum length of a record. A path and a line of a file fit many times.
 const MAX_RECORD_SIZE: usize = 64 << 10;
 
 const DEFAULT_MODE: u32 = 0o644;
 
-/// The files of a box.
+/// The files of a sandbox.
 #[derive(Clone, Debug)]
 pub struct AgentFiles {
     connection: Arc<Connection>,
@@ -51,8 +51,8 @@ impl AgentFiles {
         Self { connection, base: base.to_owned(), fd_transfer: None }
     }
 
-    /// The same, with large files taken from the agent's process as open files where that is possible: where it runs on this
-    /// kernel, and this process may look into it.
+    /// Has large files taken from the agent's process as open descriptors where that is possible: where it runs on this
+    /// kernel, and this process may access it.
     #[must_use]
     pub fn taken_from(mut self, process: Arc<dyn LocateProcess>) -> Self {
         self.fd_transfer = Some(Arc::new(FdTransfer::new(process)));
@@ -63,13 +63,13 @@ impl AgentFiles {
         Target::new(&self.base, operation, path)
     }
 
-    /// Something that is done when it is answered.
+    /// Sends a request and waits for its answer.
     async fn ask(&self, target: &Target, verb: &str, further: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
         let call = Call::begin(&self.connection, verb, &target.arguments(further))?;
         call.answer().await.map_err(|error| target.failed(&error))
     }
 
-    /// Something that gives a stream, which has begun.
+    /// Sends a request whose result is a stream, and waits until the stream has begun.
     async fn stream(
         &self,
         target: &Target,
@@ -82,7 +82,7 @@ impl AgentFiles {
         Ok((reader, guard))
     }
 
-    /// All records of an answer that is a stream of them.
+    /// Returns all records of an answer that is a stream of them.
     async fn records<T>(
         &self,
         target: &Target,
@@ -105,7 +105,7 @@ impl AgentFiles {
     }
 }
 
-/// Records of a stream, each with its length before it.
+/// The records of a stream, each after its length.
 pub(crate) struct Records {
     reader: Reader,
     buffer: Vec<u8>,
@@ -117,7 +117,7 @@ impl Records {
         Self { reader, buffer: Vec::new(), taken: 0 }
     }
 
-    /// More bytes of the stream. `false`: it has ended.
+    /// Reads more bytes of the stream. Returns false at its end.
     async fn more(&mut self, target: &Target) -> Result<bool> {
         let piece = poll_fn(|cx| self.reader.poll_piece(cx)).await;
         match piece.map_err(|error| target.failed(&error))? {
@@ -130,7 +130,7 @@ impl Records {
         }
     }
 
-    /// The next record.
+    /// Returns the next record.
     pub(crate) async fn next(&mut self, target: &Target) -> Result<Option<Vec<u8>>> {
         loop {
             let rest = &self.buffer[self.taken..];
@@ -152,7 +152,7 @@ impl Records {
         }
     }
 
-    /// Bytes that are no records: at most that many, and at least one.
+    /// Returns bytes that are no records: at most `most`, and at least one.
     pub(crate) async fn raw(&mut self, most: usize, target: &Target) -> Result<Bytes> {
         while self.taken == self.buffer.len() {
             if !self.more(target).await? {
@@ -166,7 +166,7 @@ impl Records {
     }
 }
 
-/// What is told of a file: name, kind, size, time in seconds and nanoseconds, mode, and where a link points.
+/// Decodes the record of a file: name, kind, size, time in seconds and nanoseconds, mode, and the target of a link.
 fn info(parent: &str, record: &[u8]) -> Option<FileInfo> {
     let mut fields = Fields::new(record);
     let name = names::to_text(fields.bytes("name").ok()?);
@@ -198,7 +198,7 @@ fn flag(value: bool) -> Vec<u8> {
     number(value.into())
 }
 
-/// A request and the stream that it takes. Given up, the request ends first: the end of the stream would complete it.
+/// A request and the stream that it takes. When dropped, the request ends first: the end of the stream would complete it.
 struct Feeding {
     call: Call,
     writer: Writer,
@@ -206,7 +206,7 @@ struct Feeding {
 
 enum Fed {
     All,
-    /// The agent does not take more.
+    /// The agent takes no more.
     Refused,
     Answered(Answer),
 }
@@ -230,7 +230,7 @@ impl Feeding {
     }
 }
 
-/// Writes what comes until it ends or the agent answers.
+/// Writes content until it ends or the agent answers.
 pub(crate) async fn feed(call: Call, writer: Writer, mut content: ByteStream) -> Result<Answer> {
     let mut feeding = Feeding { call, writer };
     while let Some(piece) = content.next().await {
@@ -288,7 +288,7 @@ impl FileSystem for AgentFiles {
         target.must_have_name()?;
         let mode = options.mode.unwrap_or(DEFAULT_MODE);
         target.about.check_mode(mode)?;
-        // Less than nothing: now.
+        // A negative time means now.
         let modified = options.modified.map_or(-1, |time| i64::try_from(time).unwrap_or(-1));
         let (append, parents) = (flag(options.append), flag(options.parents));
         let further = [append, parents, number(mode.into()), number(modified)];
@@ -443,7 +443,7 @@ impl AgentFiles {
         from.must_have_name()?;
         let call =
             Call::begin(&self.connection, verb, &from.arguments(std::slice::from_ref(&to.bytes)))?;
-        // A missing source is the source's fault, whatever else is wrong.
+        // A missing source is reported before any problem of the target.
         to.must_have_name()?;
         call.answer().await.map(drop).map_err(|error| {
             let about_target = matches!(error.detail.as_slice(), b"to" | b"rename")
@@ -453,7 +453,7 @@ impl AgentFiles {
     }
 }
 
-/// One change: its kind, path, new path and time in microseconds.
+/// Decodes one change: its kind, path, new path and time in microseconds.
 fn change(root: &str, record: &[u8]) -> Option<WatchEvent> {
     let mut fields = Fields::new(record);
     let kind = match fields.int("kind").ok()? {

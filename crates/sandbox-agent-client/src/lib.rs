@@ -1,7 +1,8 @@
-//! The carrier for containers: everything between a box and here goes over one stream of bytes in each direction.
+//! The host side of an agent: processes, files and ports of a container over one stream of bytes in each direction.
 //!
-//! The other end is an agent, the first process of the box. It arrives over the same connection ([`arguments`](sandbox_python::agent::arguments) is how an
-//! interpreter takes it in), needs no port, no network and no file, and ends with the connection, and all with it.
+//! The agent is the first process of the container. It is sent over the same connection
+//! ([`arguments`](sandbox_python::agent::arguments) makes an interpreter that takes it in), needs no port, no network
+//! and no file, and ends with the connection, and the container with it.
 
 mod archive;
 mod call;
@@ -51,28 +52,28 @@ use sandbox_python::agent::{ByteCode, PycMagic, agent};
 /// How long an agent may take to arrive.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest greeting, and what may come before it.
+/// Maximum length of the greeting, with what may come before it.
 const MAX_GREETING_SIZE: usize = 64 << 10;
 
-/// A box at the other end of a connection. Dropping it, and everything that came from it, ends the box.
+/// A connection to an agent. Dropping it, and everything that came from it, ends the sandbox.
 pub struct AgentConnection {
     connection: Arc<Connection>,
     greeting: Greeting,
     memory: Option<ByteSize>,
 }
 
-/// What an agent says of its box when it arrives.
+/// What an agent reports when it arrives.
 struct Greeting {
     python: String,
     open_files: Option<u32>,
 }
 
-/// How a box is connected with.
+/// Options of a connection.
 #[derive(Clone, Copy)]
 pub struct Connecting<'a> {
-    /// It counts as lost when it says nothing for that long: 45 seconds when nothing is said.
+    /// Time without any message after which the connection counts as lost: 45 seconds by default.
     pub silence: Duration,
-    /// The agent for interpreters that then have nothing to compile: none when nothing is said.
+    /// Returns the byte code of the agent, so that the interpreter need not compile it: none by default.
     pub byte_code: ByteCode<'a>,
 }
 
@@ -103,15 +104,16 @@ impl Drop for AgentConnection {
 }
 
 impl AgentConnection {
-    /// Sends the agent to an interpreter that was started with [`arguments`](sandbox_python::agent::arguments) of that nonce.
+    /// Sends the agent to an interpreter that was started with
+    /// [`arguments`](sandbox_python::agent::arguments) of that nonce.
     ///
     /// # Errors
-    /// `Unavailable` when what is there is no such interpreter, or one that is too old.
+    /// `Unavailable` when there is no such interpreter, or one that is too old.
     pub async fn connect(from: AgentReader, into: AgentWriter, nonce: &str) -> Result<Self> {
         Self::connect_with(from, into, nonce, Connecting::default()).await
     }
 
-    /// The same in another way.
+    /// Connects with other options.
     ///
     /// # Errors
     /// As [`AgentConnection::connect`].
@@ -123,69 +125,69 @@ impl AgentConnection {
     ) -> Result<Self> {
         let arrival = async {
             let mut heard = BytesMut::new();
-            let magic = greet(&mut from, &mut heard, nonce).await?;
+            let magic = await_bootstrap(&mut from, &mut heard, nonce).await?;
             let byte_code = magic.and_then(byte_code);
             send_agent(&mut into, byte_code.as_deref()).await.map_err(|error| {
                 refused("the agent could not be sent", &heard).with_source(error)
             })?;
-            let greeting = hello(&mut from, &mut heard, nonce).await?;
+            let greeting = await_hello(&mut from, &mut heard, nonce).await?;
             Ok((heard.freeze(), greeting))
         };
         let (rest, greeting) = timeout(ARRIVAL_TIMEOUT, arrival)
             .await
-            .map_err(|_| refused("the agent was not there in time", &[]))??;
+            .map_err(|_| refused("the agent did not arrive in time", &[]))??;
         Ok(Self { connection: Connection::open(from, rest, into, silence), greeting, memory: None })
     }
 
-    /// Says which limit it was, when the kernel ends a process for its memory.
+    /// Sets the memory limit that errors name when the kernel kills a process for memory.
     #[must_use]
     pub fn with_memory(mut self, limit: ByteSize) -> Self {
         self.memory = Some(limit);
         self
     }
 
-    /// The version of the interpreter in the box.
+    /// Returns the version of the interpreter in the sandbox.
     pub fn python(&self) -> &str {
         &self.greeting.python
     }
 
-    /// How many files each process in it may have open at most: what was asked for, or all there are. `None` when nothing
-    /// limits them.
+    /// Returns how many files each process may have open: the number that was asked for, or the maximum. `None`: no
+    /// limit.
     pub fn open_files(&self) -> Option<u32> {
         self.greeting.open_files
     }
 
-    /// The files in it. Relative paths begin at `base`. They do not keep the box alive.
+    /// Returns the files. Relative paths begin at `base`. They do not keep the sandbox alive.
     pub fn files(&self, base: &str) -> AgentFiles {
         AgentFiles::new(Arc::clone(&self.connection), base)
     }
 
-    /// The servers in it.
+    /// Returns the servers.
     pub fn ports(&self) -> AgentPorts {
         AgentPorts::new(Arc::clone(&self.connection))
     }
 
-    /// What it uses.
+    /// Returns the usage.
     pub fn usage(&self) -> AgentUsage {
         AgentUsage::new(Arc::clone(&self.connection))
     }
 
-    /// What says that it is held. Does not keep the box alive.
+    /// Returns the handle that pauses the sandbox. It does not keep the sandbox alive.
     pub fn pauser(&self) -> Pauser {
         Pauser(Arc::downgrade(&self.connection))
     }
 
-    /// Why it can not be reached any more, when nobody here has ended it and its end was not seen either.
-    pub fn why_lost(&self) -> Option<String> {
-        self.connection.why_lost()
+    /// Returns the reason of a broken connection, when it was not closed here and its end was not announced.
+    pub fn lost_reason(&self) -> Option<String> {
+        self.connection.lost_reason()
     }
 
-    /// Whether it can still be reached.
+    /// Returns true while the agent can be reached.
     pub fn is_open(&self) -> bool {
         !self.connection.is_closed()
     }
 
-    /// Asks for a process, and waits until it has started.
+    /// Starts a process, and waits until it has started.
     async fn start(
         &self,
         key: i64,
@@ -195,10 +197,10 @@ impl AgentConnection {
         let state = Arc::new(ProcessState::default());
         let started = self.connection.expect_start(key);
         self.connection.add_process(key, &state);
-        // From here on it is ended when nobody waits any more.
+        // From here on the process is killed when the caller is cancelled.
         let (connection, memory) = (Arc::clone(&self.connection), self.memory);
         let mut process = AgentProcess { connection, key, pid: 0, state, is_worker: true, memory };
-        self.connection.say(request)?;
+        self.connection.send_first(request)?;
         match started.await.map_err(|_| self.connection.lost())? {
             Ok(pid) => {
                 (process.pid, process.is_worker) = (pid, is_worker);
@@ -209,12 +211,12 @@ impl AgentConnection {
     }
 }
 
-/// Whether a box is held by somebody else, as an engine does: it cannot answer then, and is not lost.
+/// Pauses a sandbox, and records when another program pauses it: it cannot answer then, and is not lost.
 #[derive(Clone, Debug)]
 pub struct Pauser(Weak<Connection>);
 
 impl Pauser {
-    /// Before it is held. It may answer again when that is dropped.
+    /// Call this before another program pauses the sandbox. It may answer again when the guard is dropped.
     pub fn mark_paused(&self) -> PauseGuard {
         if let Some(connection) = self.0.upgrade() {
             connection.mark_paused();
@@ -222,18 +224,18 @@ impl Pauser {
         PauseGuard(Weak::clone(&self.0))
     }
 
-    /// Has the agent stop all other processes. It goes on itself, and ends them all with its connection.
+    /// Has the agent stop all other processes. The agent itself runs, and ends all of them with its connection.
     ///
     /// # Errors
-    /// `Unavailable` when they cannot be stopped, `Terminated` when the box has ended.
+    /// `Unavailable` when they cannot be stopped, `Terminated` when the sandbox has ended.
     pub async fn pause(&self) -> Result<()> {
         self.ask("pause", "pause").await
     }
 
-    /// Has them go on, but for those that had been stopped before.
+    /// Has the agent continue the processes, but for those that had been stopped before.
     ///
     /// # Errors
-    /// `Terminated` when the box has ended.
+    /// `Terminated` when the sandbox has ended.
     pub async fn resume(&self) -> Result<()> {
         self.ask("resume", "resume").await
     }
@@ -243,12 +245,16 @@ impl Pauser {
         let answer = Call::begin(&connection, verb, &[])?.answer().await;
         answer.map(drop).map_err(|_| match connection.is_closed() {
             true => connection.lost(),
-            false => Error::new(ErrorKind::Unavailable, operation, "its processes do not obey"),
+            false => Error::new(
+                ErrorKind::Unavailable,
+                operation,
+                "its processes cannot be stopped or continued",
+            ),
         })
     }
 }
 
-/// A box that is held for as long as this lives, and perhaps for longer by others.
+/// Records that a sandbox is paused while this lives. There may be further guards.
 #[derive(Debug)]
 #[must_use]
 pub struct PauseGuard(Weak<Connection>);
@@ -311,7 +317,7 @@ impl ProcessHost for AgentConnection {
     }
 
     async fn begin_checkpoint(&self) -> Result<Option<(Box<dyn PendingCheckpoint>, SideChannel)>> {
-        Ok(Some(self.copy_to_come()))
+        Ok(Some(self.begin_copy()))
     }
 
     fn open_channel(&self) -> Result<Option<(UnixStream, SideChannel)>> {
@@ -334,9 +340,9 @@ impl ProcessHost for AgentConnection {
     }
 }
 
-/// Waits for the line that only the bootstrap can know. What it is preceded by belongs to nobody. Tells which byte code it
-/// takes.
-async fn greet(
+/// Waits for the line that only the bootstrap can know. Whatever comes before it is dropped. Returns the kind of byte
+/// code that it takes.
+async fn await_bootstrap(
     from: &mut AgentReader,
     heard: &mut BytesMut,
     nonce: &str,
@@ -352,7 +358,7 @@ async fn greet(
             return Ok(magic.parse().ok());
         }
         if heard.len() > MAX_GREETING_SIZE {
-            return Err(refused("something else than the agent has answered", heard));
+            return Err(refused("the answer is not from the agent", heard));
         }
         more(from, heard).await?;
     }
@@ -367,8 +373,12 @@ async fn send_agent(into: &mut AgentWriter, byte_code: Option<&[u8]>) -> std::io
     into.flush().await
 }
 
-/// Waits for the agent's own greeting. Leaves what came after it.
-async fn hello(from: &mut AgentReader, heard: &mut BytesMut, expected: &str) -> Result<Greeting> {
+/// Waits for the greeting of the agent. Leaves what came after it.
+async fn await_hello(
+    from: &mut AgentReader,
+    heard: &mut BytesMut,
+    expected: &str,
+) -> Result<Greeting> {
     loop {
         let mut frames = FrameReader::new();
         frames.push(heard);
@@ -398,7 +408,7 @@ async fn more(from: &mut AgentReader, heard: &mut BytesMut) -> Result<()> {
             Ok(())
         }
         Some(Err(error)) => Err(refused("the connection broke", heard).with_source(error)),
-        None => Err(refused("the interpreter ended before the agent was there", heard)),
+        None => Err(refused("the interpreter ended before the agent had arrived", heard)),
     }
 }
 
@@ -412,13 +422,13 @@ fn refused(problem: &str, heard: &[u8]) -> Error {
     Error::new(ErrorKind::Unavailable, "create", message)
 }
 
-/// Why a program did not start, from the step that failed and its error number.
+/// Makes the error of a program that did not start, from the step that failed and its error number.
 fn not_started(spec: &Spawn, stage: u8, errno: i32) -> Error {
     const ENOENT: i32 = 2;
     const EACCES: i32 = 13;
     const ENOTDIR: i32 = 20;
     const EISDIR: i32 = 21;
-    // What the agent says of one that was stopped before it was its program, and that it has ended.
+    // The agent reports this for a process that was stopped before it was its program, and was killed.
     const ETIMEDOUT: i32 = 110;
     let program = spec.argv.first().map_or("", String::as_str);
     let source = std::io::Error::from_raw_os_error(errno);

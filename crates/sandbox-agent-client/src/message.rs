@@ -1,4 +1,4 @@
-//! The vocabulary of the connection with an agent. Its streams carry the vocabulary of workers, and plain bytes.
+//! The messages between a host and an agent. Their streams carry the messages of workers, and plain bytes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use sandbox_engine::host::Exit;
 use sandbox_engine::wire::{Fields, Frame, WireError, put_frame};
 
-/// The version of this vocabulary. Both sides must agree exactly, because the host brings the agent along.
+/// The version of the messages. Both sides must agree exactly, because the host sends the agent itself.
 pub(crate) const VERSION: i64 = 1;
 
-/// Bytes of one stream that may be under way.
+/// Maximum number of bytes of one stream that are on their way.
 pub(crate) const WINDOW: usize = 1 << 20;
 
 /// The same where many streams may be unread at once. Agents give credit in pieces of that size.
 pub(crate) const NARROW_WINDOW: usize = WINDOW / 4;
 
-/// Most bytes of one message that carries data.
+/// Maximum number of bytes of one message with data.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-/// Bytes of all streams together that may be under way to this side.
+/// Maximum number of bytes of all streams together that are on their way to this side.
 pub(crate) const INCOMING_WINDOW: usize = 32 << 20;
 
-/// The same for the other direction. All of it may have to be kept in the box.
+/// The same for the other direction. All of it may have to be kept in the sandbox.
 pub(crate) const OUTGOING_WINDOW: usize = 8 << 20;
 
-/// Fields of one answer: those of a hundred thousand files, and some more.
+/// Maximum number of fields of one answer: those of a hundred thousand files, and some more.
 const MAX_FIELDS: usize = 2_000_000;
 
 /// The stream number in a credit that is about the connection.
@@ -36,7 +36,7 @@ pub(crate) const STDOUT: i64 = 1;
 pub(crate) const STDERR: i64 = 2;
 pub(crate) const CONTROL: i64 = 3;
 
-/// The stream of a process or a request.
+/// Returns the stream of a process or a request.
 pub(crate) fn stream(key: i64, which: i64) -> i64 {
     key << 2 | which
 }
@@ -66,7 +66,7 @@ const BROKEN: u8 = 22;
 const FINISHED: u8 = 23;
 const KILLED: u8 = 24;
 
-/// What is said to an agent.
+/// A message from the host to an agent.
 #[derive(Clone, Debug)]
 pub(crate) enum AgentRequest<'a> {
     Spawn {
@@ -87,19 +87,19 @@ pub(crate) enum AgentRequest<'a> {
         stream: i64,
         data: &'a [u8],
     },
-    /// The same, and a new standard input for the next run.
+    /// Data, and a new standard input for the next run.
     Input {
         stream: i64,
         new: i64,
         data: &'a [u8],
     },
-    /// The same, and a new way for bytes in both directions.
+    /// Data, and a new channel for bytes in both directions.
     Channel {
         stream: i64,
         new: i64,
         data: &'a [u8],
     },
-    /// The same, and where a copy of the worker says that it is there.
+    /// Data, and the key for which a copy of the worker will report.
     Copy {
         stream: i64,
         copy: i64,
@@ -110,7 +110,7 @@ pub(crate) enum AgentRequest<'a> {
         stream: i64,
         bytes: usize,
     },
-    /// Nobody reads it any more.
+    /// The reader of the stream was dropped.
     Drop(i64),
     Signal {
         key: i64,
@@ -128,15 +128,15 @@ pub(crate) enum AgentRequest<'a> {
         key: i64,
         end: bool,
     },
-    /// The last message: everything there shall end.
+    /// The last message: everything in the sandbox shall end.
     Finish,
 }
 
 impl AgentRequest<'_> {
-    /// The message as one frame.
+    /// Encodes the message as one frame.
     ///
     /// # Errors
-    /// It is too long.
+    /// When the message is too long.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, WireError> {
         let mut out = Vec::new();
         let frame = &mut out;
@@ -212,21 +212,21 @@ impl AgentRequest<'_> {
     }
 }
 
-/// What went wrong in an agent: an error number as a negative, one of ours as a positive.
+/// An error of an agent: an error number as a negative, one of ours as a positive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentError {
     pub(crate) code: i64,
     pub(crate) detail: Vec<u8>,
 }
 
-/// What an agent says. All of it is a claim of a box that nobody trusts.
+/// A message from an agent to the host. All of it is a claim of a hostile sandbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AgentReply<'a> {
     Hello {
         version: i64,
         nonce: String,
         python: String,
-        /// As many as each process may have open; a negative number for any.
+        /// The maximum for each process; a negative number for no limit.
         open_files: i64,
     },
     Started {
@@ -246,7 +246,7 @@ pub(crate) enum AgentReply<'a> {
         key: i64,
         exit: Exit,
         out_of_memory: bool,
-        /// Bytes of its standard input that it has read, where it had one.
+        /// Bytes of its standard input that the process has read, where it had one.
         stdin_read: Option<u64>,
     },
     Data {
@@ -263,17 +263,17 @@ pub(crate) enum AgentReply<'a> {
     },
     Broken(i64),
     Pong,
-    /// How many processes the kernel has ended for their memory.
+    /// The number of processes that the kernel has killed for memory.
     Killed(u64),
     /// The last message: nothing runs there any more.
     Finished,
 }
 
 impl<'a> AgentReply<'a> {
-    /// Reads a frame.
+    /// Decodes a frame.
     ///
     /// # Errors
-    /// Whatever does not fit the vocabulary exactly.
+    /// Every message that does not fit the vocabulary exactly.
     pub(crate) fn decode(frame: Frame<'a>) -> Result<Self, WireError> {
         let mut fields = Fields::new(frame.body);
         let said = match frame.kind {
@@ -332,7 +332,8 @@ impl<'a> AgentReply<'a> {
     }
 }
 
-/// How a process ended: its status as `wait` has it, whether for its memory, times in microseconds, and memory in bytes.
+/// Decodes the end of a process: its status as `wait` has it, whether it was killed for memory, times in microseconds,
+/// and memory in bytes.
 fn exit_of(fields: &mut Fields<'_>) -> Result<(Exit, bool), WireError> {
     let status: i32 = fields.number("status")?;
     let out_of_memory = fields.flag("out of memory")?;
@@ -344,7 +345,7 @@ fn exit_of(fields: &mut Fields<'_>) -> Result<(Exit, bool), WireError> {
     Ok((Exit { code, signal, user, system, max_rss }, out_of_memory))
 }
 
-/// The same from the fields of an answer. `None`: it is not known to be dead.
+/// Decodes the end of a process from the fields of an answer. `None`: it is not known to be dead.
 pub(crate) fn exit_in(answer: &[Vec<u8>]) -> Option<(Exit, bool)> {
     let mut body = Vec::new();
     for field in answer {
@@ -370,7 +371,7 @@ mod tests {
         let window = i128::try_from(INCOMING_WINDOW).unwrap();
         let connection = ("CONNECTION", CONNECTION.into());
         numbers::agree(&main, &[("CONNECTION_WINDOW", window), connection]);
-        // Credit comes in pieces that a narrow window has room for.
+        // Credit is given in pieces that a narrow window has room for.
         let quarter = "self.taken >= WINDOW // 4";
         assert_eq!(NARROW_WINDOW, WINDOW / 4);
         assert!(AGENT_PARTS.iter().any(|(name, text)| *name == "pipes" && text.contains(quarter)));

@@ -1,4 +1,4 @@
-//! Processes of a box, which its agent starts, signals and reaps.
+//! Processes of a sandbox, which its agent starts, signals and reaps.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -14,17 +14,17 @@ use crate::connection::Connection;
 use crate::message::{AgentRequest, exit_in};
 use sandbox_engine::host::{Exit, Process, Terminal, WAKE_SIGNAL};
 
-/// What is known about the end of a process.
+/// The state of a process, and its end.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessState {
-    /// `Some(None)`: its box is gone, and nobody can tell.
+    /// `Some(None)`: the connection is lost, and the end of the process is unknown.
     ended: watch::Sender<Option<Option<Exit>>>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// It is dead, and all of its output has come.
+    /// Set when it is dead, and all of its output has arrived.
     dead: bool,
     out_of_memory: bool,
     stdin_read: Option<u64>,
@@ -36,7 +36,7 @@ impl ProcessState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it ended is known. What it wrote may still be on its way.
+    /// Records the end. Output may still be on its way.
     fn ended(&self, exit: Option<Exit>) {
         self.ended.send_if_modified(|ended| {
             let is_news = ended.is_none();
@@ -70,32 +70,32 @@ impl ProcessState {
     }
 }
 
-/// A process.
+/// A process of an agent.
 #[derive(Debug)]
 pub(crate) struct AgentProcess {
     pub(crate) connection: Arc<Connection>,
     pub(crate) key: i64,
     pub(crate) pid: u32,
     pub(crate) state: Arc<ProcessState>,
-    /// An interpreter ends with who holds it.
+    /// An interpreter is killed when this is dropped.
     pub(crate) is_worker: bool,
-    /// What its box may have.
+    /// The memory limit of the sandbox.
     pub(crate) memory: Option<ByteSize>,
 }
 
-/// What a box's clock shows, in microseconds: `shown` was true at some moment between two of this side's.
+/// The clock of a sandbox, in microseconds: `shown` was read at some moment between two of this side.
 struct Clock {
     before: Instant,
     after: Instant,
     shown: i64,
 }
 
-/// How exactly it should be known, and how often it is asked for that.
+/// The exactness to reach, and the maximum number of requests for it.
 const EXACT: Duration = Duration::from_millis(2);
 const QUESTIONS: usize = 5;
 
 impl Clock {
-    /// A message takes as long as it takes, so the quickest answer of some counts.
+    /// Reads the clock. The delay of a message is not known, so the quickest of several answers counts.
     async fn from_agent(connection: &Arc<Connection>) -> Option<Self> {
         let mut best: Option<Self> = None;
         for _ in 0..QUESTIONS {
@@ -117,12 +117,12 @@ impl Clock {
         self.after - self.before
     }
 
-    /// What it showed then, or less.
+    /// Returns the time of the clock at that moment, or an earlier one.
     fn earliest(&self, then: Instant) -> i64 {
         self.shown.saturating_sub(micros(self.after.saturating_duration_since(then)))
     }
 
-    /// What it showed then, or more.
+    /// Returns the time of the clock at that moment, or a later one.
     fn latest(&self, then: Instant) -> i64 {
         self.shown.saturating_sub(micros(self.before.saturating_duration_since(then)))
     }
@@ -169,7 +169,7 @@ impl Process for AgentProcess {
         if self.is_dead() {
             return Ok(());
         }
-        self.connection.say(&AgentRequest::Signal { key: self.key, signal, tree: false })
+        self.connection.send_first(&AgentRequest::Signal { key: self.key, signal, tree: false })
     }
 
     fn wake_blocked_call(&self) {
@@ -177,14 +177,14 @@ impl Process for AgentProcess {
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
-        self.connection.say(&AgentRequest::Signal { key: self.key, signal, tree: true })
+        self.connection.send_first(&AgentRequest::Signal { key: self.key, signal, tree: true })
     }
 
     async fn kill_tree(&self) -> Result<()> {
         let call = Call::begin(&self.connection, "kill_tree", &[number(self.key)])?;
         let answer = call.answer().await.map_err(|_| self.connection.lost())?;
         let Some((exit, out_of_memory)) = exit_in(&answer) else {
-            // One that the agent does not know any more has ended before, and that was told.
+            // A process that the agent does not know any more has ended before, and that was reported.
             return if self.is_dead() { Ok(()) } else { Err(self.connection.lost()) };
         };
         self.state.lock().out_of_memory |= out_of_memory;
@@ -200,7 +200,7 @@ impl Process for AgentProcess {
         self.connection.killed()
     }
 
-    /// The agent says how many they are before all that was written later.
+    /// Explains kills of other processes. The agent reports their number before all output that was written later.
     fn others_out_of_memory(&self, before: u64) -> Option<String> {
         let limit = self.memory?;
         let processes = match self.connection.killed().checked_sub(before)? {
@@ -213,7 +213,7 @@ impl Process for AgentProcess {
         ))
     }
 
-    /// The agent says it of each process.
+    /// Explains a kill for memory, which the agent reports of each process.
     fn out_of_memory(&self, _before: u64) -> Option<String> {
         let limit = self.memory?;
         let words = format!("the memory limit of {limit} was reached; the kernel ended it");
@@ -242,7 +242,7 @@ impl Drop for AgentProcess {
     fn drop(&mut self) {
         self.connection.remove_life(self.key);
         let end = self.is_worker;
-        let _ = self.connection.say(&AgentRequest::Forget { key: self.key, end });
+        let _ = self.connection.send_first(&AgentRequest::Forget { key: self.key, end });
     }
 }
 

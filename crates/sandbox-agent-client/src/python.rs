@@ -1,32 +1,34 @@
-//! The interpreter in a box, as its agent knows it.
+//! The interpreter of a sandbox, as its agent reports it.
 
 use sandbox_core::{Error, ErrorKind, Result};
 
 use crate::AgentConnection;
 use crate::call::Call;
 
-/// An interpreter in a box.
+/// The interpreter of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentPython {
-    /// Its program.
+    /// The path of its program.
     pub executable: String,
     /// `sys.prefix`: the directory of its environment.
     pub prefix: String,
     /// Major and minor version.
     pub version: (u32, u32),
-    /// Whether it has the package that was asked for.
+    /// Set when it has the package that was asked for.
     pub has_package: bool,
 }
 
 impl AgentConnection {
-    /// The interpreter that the agent runs in, and whether it has a package.
+    /// Returns the interpreter that the agent runs in, and whether it has a package.
     ///
     /// # Errors
-    /// `Unavailable` when the agent does not say, `Terminated` when the box has ended.
+    /// `Unavailable` when the agent does not answer, `Terminated` when the sandbox has ended.
     pub async fn interpreter(&self, package: &str) -> Result<AgentPython> {
         let failed = || match self.connection.is_closed() {
             true => self.connection.lost(),
-            false => Error::new(ErrorKind::Unavailable, "create", "the interpreter does not tell"),
+            false => {
+                Error::new(ErrorKind::Unavailable, "create", "the interpreter does not answer")
+            }
         };
         let answer = Call::begin(&self.connection, "python", &[package.into()])?.answer().await;
         python_of(&answer.map_err(|_| failed())?).ok_or_else(failed)

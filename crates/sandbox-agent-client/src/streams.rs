@@ -1,4 +1,4 @@
-//! The streams of a connection, as this side reads and writes them.
+//! The streams of a connection, with their flow control.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::tunnel::Tunnel;
 use sandbox_engine::chunk_queue::ChunkQueue;
 use sandbox_engine::host::{Control, Endpoint, Readable, SideChannel, Writable};
 
-/// A stream from a box, and what of it nobody has read yet.
+/// A stream from the sandbox, with what was not read yet.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) number: i64,
@@ -24,7 +24,7 @@ pub(crate) struct Incoming {
 #[derive(Debug, Default)]
 struct Arrived {
     chunks: ChunkQueue,
-    /// Bytes that were read, and of which the agent was not told yet.
+    /// Bytes that were read and not credited to the agent yet.
     read: usize,
     ended: Option<Option<AgentError>>,
     waker: Option<Waker>,
@@ -39,7 +39,7 @@ impl Incoming {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what has come. `false`: it is more than there was room for.
+    /// Adds data. Returns false when it exceeds the window.
     pub(crate) fn push(&self, data: &[u8]) -> bool {
         let mut state = self.state();
         state.chunks.push(Bytes::copy_from_slice(data));
@@ -65,7 +65,7 @@ impl Incoming {
         Poll::Pending
     }
 
-    /// Room for the agent to fill, once it is worth a message.
+    /// Returns credit for the agent, once it is worth a message.
     fn credit(state: &mut Arrived) -> Option<usize> {
         let due = state.read >= WINDOW / 4 && state.ended.is_none();
         due.then(|| std::mem::take(&mut state.read))
@@ -80,7 +80,7 @@ fn wake(mut state: MutexGuard<'_, Arrived>) {
     }
 }
 
-/// The reading end. Dropping it tells the box that nobody reads any more.
+/// The reading end. Dropping it ends the stream in the sandbox.
 #[derive(Debug)]
 pub(crate) struct Reader {
     connection: Arc<Connection>,
@@ -95,12 +95,13 @@ impl Reader {
     fn took(&self, bytes: usize, credit: Option<usize>) {
         self.connection.took(bytes);
         if let Some(bytes) = credit {
-            let _ =
-                self.connection.say(&AgentRequest::Credit { stream: self.stream.number, bytes });
+            let _ = self
+                .connection
+                .send_first(&AgentRequest::Credit { stream: self.stream.number, bytes });
         }
     }
 
-    /// The next piece as it came, or how the stream ended.
+    /// Polls the next chunk as it came, or the end of the stream.
     pub(crate) fn poll_piece(
         &self,
         cx: &mut Context<'_>,
@@ -147,7 +148,7 @@ impl Drop for Reader {
     }
 }
 
-/// How much may still be written to a stream into a box.
+/// The credit of a stream into the sandbox.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     state: Mutex<Allowed>,
@@ -189,7 +190,7 @@ impl Outgoing {
     }
 }
 
-/// What the agent makes for a worker, and gives it with data: the number of its stream.
+/// What the agent makes for a worker with the data: the number of its stream.
 #[derive(Clone, Copy, Debug)]
 enum With {
     Nothing,
@@ -204,7 +205,7 @@ pub(crate) struct Writer {
     connection: Arc<Connection>,
     number: i64,
     stream: Arc<Outgoing>,
-    /// What is for a worker itself comes before data.
+    /// Set for messages to a worker, which come before data.
     first: bool,
 }
 
@@ -218,7 +219,7 @@ impl Writer {
         }
     }
 
-    /// One of which less may be under way, because many of them may be unread.
+    /// Makes a writer with a narrow window, because many of its kind may be unread.
     pub(crate) fn narrow(connection: &Arc<Connection>, number: i64) -> Self {
         let stream = connection.add_outgoing(number, NARROW_WINDOW);
         Self { connection: Arc::clone(connection), number, stream, first: false }
@@ -249,8 +250,11 @@ impl Writer {
             With::Channel(new) => AgentRequest::Channel { stream, new, data },
             With::Copy(copy) => AgentRequest::Copy { stream, copy, data },
         };
-        let sent =
-            if self.first { self.connection.say(&message) } else { self.connection.tell(&message) };
+        let sent = if self.first {
+            self.connection.send_first(&message)
+        } else {
+            self.connection.send_in_order(&message)
+        };
         sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         Ok(count)
     }
@@ -259,7 +263,7 @@ impl Writer {
 impl Writable for Writer {
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.stream.state();
-        // Before the connection's credit is looked at: what comes in between wakes.
+        // Set before the connection's credit is read: a credit that arrives in between wakes it.
         state.waker = Some(cx.waker().clone());
         let may = state.broken || state.credit > 0;
         drop(state);
@@ -278,7 +282,11 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.connection.remove_outgoing(self.number);
         let end = AgentRequest::End(self.number);
-        let _ = if self.first { self.connection.say(&end) } else { self.connection.tell(&end) };
+        let _ = if self.first {
+            self.connection.send_first(&end)
+        } else {
+            self.connection.send_in_order(&end)
+        };
     }
 }
 
@@ -316,7 +324,7 @@ impl Control for ControlStream {
         let input = Writer::new(connection, number, false);
         let sent = self.writer.write(data, With::Input(number));
         if sent.is_err() {
-            // The agent has never heard of it.
+            // The agent does not know the stream.
             connection.remove_outgoing(number);
         }
         Ok((sent?, Box::new(input)))
@@ -339,7 +347,7 @@ impl Control for ControlStream {
         let sent = self.writer.write(data, With::Channel(stream(key, STDIN)))?;
         tokio::spawn(async move {
             let mut tunnel = tunnel;
-            // How it ended shows at the ends.
+            // The end of either stream shows on both sides.
             let _ = copy_bidirectional(&mut end, &mut tunnel).await;
         });
         Ok(sent)

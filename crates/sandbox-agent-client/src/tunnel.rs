@@ -1,4 +1,4 @@
-//! Connections to servers in a box, through its agent.
+//! Connections to servers in a sandbox, through its agent.
 
 use std::fmt;
 use std::io;
@@ -18,13 +18,13 @@ use crate::process::number;
 use crate::streams::{Reader, Writer};
 use sandbox_engine::host::{Readable as _, Writable as _};
 
-/// How long a server may take to take a connection.
+/// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What listens in a box.
+/// The address of a server in a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listener {
-    /// A port of the box's loopback, in either kind of address.
+    /// A port of the sandbox's loopback, IPv4 or IPv6.
     Port(u16),
     /// A Unix socket, by its path.
     Socket(String),
@@ -39,18 +39,18 @@ impl fmt::Display for Listener {
     }
 }
 
-/// Who speaks at the other end of a connection: what that process has written to its standard streams comes before what it
-/// says there afterwards.
+/// The process at the other end of a connection: what it has written to its standard streams comes before what it sends
+/// on the connection afterwards.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerProcess {
     /// The process, which must have been started from here.
     pub pid: u32,
-    /// Whether that always holds, so that what it says waits when nobody reads those streams. Otherwise it holds as long
-    /// as somebody does.
+    /// Set when that always holds, so that the connection waits while those streams are not read. Otherwise it holds only
+    /// while they are read.
     pub always: bool,
 }
 
-/// The servers in a box. It does not keep the box alive.
+/// The servers in a sandbox. It does not keep the sandbox alive.
 #[derive(Clone, Debug)]
 pub struct AgentPorts {
     connection: Arc<Connection>,
@@ -61,7 +61,7 @@ impl AgentPorts {
         Self { connection }
     }
 
-    /// Connects to what listens on that port of the box's loopback.
+    /// Connects to a port of the sandbox's loopback.
     ///
     /// # Errors
     /// Those of [`AgentPorts::open`].
@@ -69,10 +69,10 @@ impl AgentPorts {
         self.open(&Listener::Port(port), None).await
     }
 
-    /// Connects to what listens there.
+    /// Connects to a server.
     ///
     /// # Errors
-    /// `Unavailable` when nothing does, or it does not answer; `Terminated` when the box has ended.
+    /// `Unavailable` when nothing listens there, or it does not answer; `Terminated` when the sandbox has ended.
     pub async fn open(&self, there: &Listener, peer: Option<PeerProcess>) -> Result<Tunnel> {
         let (port, path) = match there {
             Listener::Port(port) => (*port, ""),
@@ -93,11 +93,11 @@ impl AgentPorts {
         }
     }
 
-    /// Listens on a port of the box's loopback that nobody else listens on. Whoever can connect to that port there reaches
-    /// whoever takes its connections here. It stays for as long as the box lives.
+    /// Listens on a free port of the sandbox's loopback. Any process that can connect to that port reaches the caller
+    /// that accepts its connections here. The port stays open while the sandbox lives.
     ///
     /// # Errors
-    /// `ResourceExhausted` when the box has no port or no descriptor left; `Terminated` when it has ended.
+    /// `ResourceExhausted` when the sandbox has no port or no descriptor left; `Terminated` when it has ended.
     pub async fn listen(&self) -> Result<AgentListener> {
         let answer = Call::begin(&self.connection, "listen", &[])?.answer().await;
         let fields = answer.map_err(|error| self.not_listening(&error))?;
@@ -114,13 +114,13 @@ impl AgentPorts {
         Error::new(ErrorKind::ResourceExhausted, "listen", message)
     }
 
-    /// Waits until the box has ended.
+    /// Waits until the sandbox has ended.
     pub async fn closed(&self) {
         self.connection.closed().await;
     }
 }
 
-/// A port of a box's loopback whose connections are taken here. It does not keep the box alive.
+/// A port of a sandbox's loopback whose connections are accepted here. It does not keep the sandbox alive.
 #[derive(Debug)]
 pub struct AgentListener {
     connection: Arc<Connection>,
@@ -128,18 +128,18 @@ pub struct AgentListener {
 }
 
 impl AgentListener {
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The next connection. Those that nobody has asked for yet wait in the box.
+    /// Returns the next connection. Connections that were not accepted yet wait in the sandbox.
     ///
     /// # Cancellation
-    /// A connection that comes at that moment is ended.
+    /// A connection that arrives at that moment is ended.
     ///
     /// # Errors
-    /// `Terminated` when the box has ended.
+    /// `Terminated` when the sandbox has ended.
     pub async fn accept(&self) -> Result<Tunnel> {
         let arguments = [number(self.port.into())];
         let (call, reader, writer) = Call::both_ways(&self.connection, "accept", &arguments)?;
@@ -162,7 +162,7 @@ fn refused(there: &Listener, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, "connect", message)
 }
 
-/// A connection to a server in a box. Shutting it down tells the server that nothing more comes; dropping it ends it.
+/// A connection to a server in a sandbox. Shutting it down is the end of what is sent; dropping it ends the connection.
 #[derive(Debug)]
 pub struct Tunnel {
     reader: Reader,
@@ -170,7 +170,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Of the two streams of a connection.
+    /// Makes it of the two streams of a connection.
     pub(crate) fn new(reader: Reader, writer: Writer) -> Self {
         Self { reader, writer: Some(writer) }
     }

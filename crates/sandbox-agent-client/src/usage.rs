@@ -1,4 +1,4 @@
-//! What a box uses, as its agent reads it from the kernel.
+//! The usage of a sandbox, as its agent reads it from the kernel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sandbox_core::{Error, ErrorKind, Metrics, Result};
 use crate::call::Call;
 use crate::connection::Connection;
 
-/// The figures of a box that is a container. It does not keep the box alive.
+/// The usage of a container. It does not keep the container alive.
 #[derive(Clone, Debug)]
 pub struct AgentUsage {
     connection: Arc<Connection>,
@@ -19,14 +19,14 @@ impl AgentUsage {
         Self { connection }
     }
 
-    /// What all of its processes use, the agent among them. Disk is what its files in memory take.
+    /// Measures what all of its processes use, the agent included. Disk is the size of its files in memory.
     ///
     /// # Errors
-    /// `Unavailable` when the agent does not say, `Terminated` when the box has ended.
+    /// `Unavailable` when the agent does not answer, `Terminated` when the sandbox has ended.
     pub async fn metrics(&self) -> Result<Metrics> {
         let failed = || match self.connection.is_closed() {
             true => self.connection.lost(),
-            false => Error::new(ErrorKind::Unavailable, "metrics", "the kernel does not tell"),
+            false => Error::new(ErrorKind::Unavailable, "metrics", "the usage cannot be read"),
         };
         let answer = Call::begin(&self.connection, "usage", &[])?.answer().await;
         let answer = answer.map_err(|_| failed())?;

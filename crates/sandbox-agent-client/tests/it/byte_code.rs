@@ -33,7 +33,7 @@ async fn compiled(text: &str) -> Bytes {
     output.stdout.into()
 }
 
-/// The text it is made of is told apart from the one that would be sent otherwise.
+// Its text differs from the one that would be sent otherwise.
 #[tokio::test]
 async fn an_agent_arrives_as_byte_code_and_does_everything() {
     let python = "python = text(\"%d.%d.%d\" % sys.version_info[:3])";
@@ -53,7 +53,7 @@ async fn an_agent_arrives_as_byte_code_and_does_everything() {
     let cwd = test.home.path().to_string_lossy().into_owned();
     let worker = WorkerSpec { env: [].into(), cwd };
     let worker = test.pipe.start_worker(worker).await.unwrap();
-    // It says that it is ready, or why not.
+    // It reports that it is ready, or why not.
     let mut said = vec![0; 5];
     std::future::poll_fn(|cx| worker.control.poll_readable(cx)).await.unwrap();
     assert_eq!(worker.control.try_read(&mut said).unwrap(), 5);

@@ -46,7 +46,7 @@ async fn a_write_whose_content_fails_leaves_nothing() {
     assert_eq!(files.list(".").await.unwrap().len(), 1);
 }
 
-/// What an agent has open, where this user may look into it, and what it has started.
+/// Counts what an agent has open, where this user may access it, and lists what it has started.
 fn open_and_started(pid: u32) -> (Option<usize>, String) {
     let open =
         may_look().then(|| std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count());
@@ -84,7 +84,7 @@ async fn large_files_go_and_leave_nothing_open() {
         files.list(".").await.unwrap().into_iter().map(|info| info.name).collect();
     names.sort();
     assert_eq!(names, ["copied over", "other name", "renamed over", "replaced"]);
-    // Whoever had them open has them still, whole.
+    // Processes that had them open have them still, complete.
     for file in gone.iter().chain([&kept]) {
         let about = file.metadata().unwrap();
         assert_eq!(about.len(), LARGE as u64);
@@ -143,7 +143,7 @@ async fn an_archive_brings_a_tree_back() {
     assert_eq!(names, ["moved", "tree"]);
 }
 
-/// As in an environment of Python. Where they may not lead out, one that does so through another is found by the agent.
+// As in an environment of Python. Where links may not lead out, the agent finds one that does so through another.
 #[tokio::test]
 async fn links_lead_out_of_an_archive_where_they_may() {
     let place = TestBox::start().await;
@@ -178,7 +178,7 @@ async fn changes_are_told() {
     assert_eq!((second.kind, second.path), (WatchEventKind::Create, place.path("new/file")));
 }
 
-/// Large transfers wait when an interpreter is interrupted, and not for longer when that says nothing.
+// Large transfers wait when an interpreter is interrupted, and continue when that does not answer.
 #[tokio::test]
 async fn a_transfer_goes_on_after_an_interrupt() {
     const SIGINT: i32 = 2;

@@ -1,9 +1,9 @@
-//! The carrier over one stream of bytes, with an agent that is an ordinary process of this host.
+//! An agent over one stream of bytes, which is an ordinary process of this host.
 
 mod byte_code;
-mod copies;
+mod checkpoints;
+mod fd_transfer;
 mod files;
 mod processes;
 mod support;
-mod taken;
 mod tunnels;

@@ -43,7 +43,7 @@ async fn what_cannot_start_says_why() {
     assert_eq!(place.pipe.spawn(spec).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// What a box cannot have is told, and what it can have holds.
+// A limit that cannot be had is reported, and one that can be had is enforced.
 #[tokio::test]
 async fn open_files_are_as_many_as_asked_for_or_as_there_are() {
     let asked = OpenFiles { usual: 200, most: 400 };
@@ -56,7 +56,7 @@ async fn open_files_are_as_many_as_asked_for_or_as_there_are() {
     }
 }
 
-/// Code may open what another process of its user has open, and so keep open by what a new process tells of itself.
+// Code may open what another process of its user has open, and so keep the pipe open by which a new process reports.
 #[tokio::test]
 async fn a_process_that_holds_what_others_have_open_delays_no_start() {
     let place = TestBox::start().await;
@@ -69,7 +69,7 @@ async fn a_process_that_holds_what_others_have_open_delays_no_start() {
     while !std::fs::exists(&caught).unwrap() || slowest == Duration::ZERO {
         assert!(began.elapsed() < SOON, "nothing was ever held, so this shows nothing");
         let start = Instant::now();
-        // One that is met while it is stopped is refused, which is no matter here.
+        // A process that is stopped meanwhile is refused, which does not matter here.
         if let Ok(spawned) = place.pipe.spawn(place.shell("exit 7")).await {
             assert_eq!(spawned.process.exit().await.unwrap().code, Some(7));
         }
@@ -79,7 +79,7 @@ async fn a_process_that_holds_what_others_have_open_delays_no_start() {
     holder.process.kill_tree().await.unwrap();
 }
 
-/// Stops each sibling as soon as it is there, opens what it has as descriptor 3, and lets it go on.
+/// Stops each sibling as soon as it starts, opens its descriptor 3, and lets it continue.
 const HOLDER: &str = "
 import os, signal
 siblings = '/proc/%d/task/%d/children' % (os.getppid(), os.getppid())
@@ -212,7 +212,7 @@ fn interpreter(place: &TestBox) -> InterpreterContext {
 async fn text_keeps_its_place_among_displays() {
     let place = TestBox::start().await;
     let context = interpreter(&place);
-    // More than the connection takes before somebody reads.
+    // More than the connection takes before it is read.
     let code = "for i in range(30):\n    print(f'{i:099}\\n' * 1000, end='')\n    display(i)";
     let request = RunRequest::new(&CallContext::default(), RunCode::new(code), "/");
     let mut events = context.run(request).await.unwrap();

@@ -15,7 +15,7 @@ use sandbox_python::agent::{ByteCode, OpenFiles, arguments};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
-/// A box in a directory of its own.
+/// An agent in a directory of its own.
 pub(crate) struct TestBox {
     pub(crate) pipe: Arc<AgentConnection>,
     pub(crate) agent: Child,
@@ -27,12 +27,12 @@ impl TestBox {
         Self::start_that(true).await
     }
 
-    /// One whose connection stays when the agent has gone, as an engine may keep it for a while.
+    /// Starts an agent whose connection stays when the agent has ended, as an engine may keep it for a while.
     pub(crate) async fn start_with_connection_that_stays() -> Self {
         Self::start_that(false).await
     }
 
-    /// One that is given the agent as byte code.
+    /// Starts an agent from byte code.
     pub(crate) async fn start_from(byte_code: ByteCode<'_>) -> Self {
         Self::start_program(Command::new("python3"), true, None, Some(byte_code)).await
     }
@@ -41,7 +41,7 @@ impl TestBox {
         Self::start_program(Command::new("python3"), closes, None, None).await
     }
 
-    /// One that has no more open files than that itself.
+    /// Starts an agent whose own limit of open files is `there`.
     pub(crate) async fn start_with_open_files(there: u32, asked: OpenFiles) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("ulimit -n {there}; exec python3 \"$@\""), "sh"]);
@@ -100,12 +100,12 @@ impl TestBox {
     }
 }
 
-/// Nobody else may look into an agent, which is not dumpable.
+/// Returns true when this process may access an agent, which is not dumpable.
 pub(crate) fn may_look() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Everything up to the end of a stream.
+/// Reads everything up to the end of a stream.
 pub(crate) async fn read_all(stream: &dyn Readable) -> Vec<u8> {
     let (mut all, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
     loop {

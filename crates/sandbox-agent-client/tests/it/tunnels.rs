@@ -1,4 +1,4 @@
-//! Servers in a box.
+//! Servers in a sandbox.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::support::TestBox;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A server, and the port it listens on. The agent of a test is a process of this host.
+/// Returns a server and its port. The agent of a test is a process of this host.
 async fn server() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -21,7 +21,7 @@ async fn server() -> (TcpListener, u16) {
 }
 
 async fn accepted(listener: &TcpListener) -> TcpStream {
-    timeout(SOON, listener.accept()).await.expect("somebody").expect("a connection").0
+    timeout(SOON, listener.accept()).await.expect("a client").expect("a connection").0
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn a_server_that_takes_no_connection_is_given_up() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = socket.local_addr().unwrap().port();
     let _listener = socket.listen(0).unwrap();
-    // The one that fits into its queue, and is never taken out.
+    // The one that fits into its queue, and is never accepted.
     let _first = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let error = timeout(SOON, place.pipe.ports().connect(port)).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -128,7 +128,7 @@ async fn tunnels_end_with_their_box() {
     assert_eq!(ports.connect(port).await.unwrap_err().kind(), ErrorKind::Terminated);
 }
 
-/// A program of Python that speaks over a Unix socket too, and a connection to it.
+/// Starts a Python program that also writes to a Unix socket, and connects to it.
 async fn speaker(place: &TestBox, always: bool, code: &str) -> (Spawned, Tunnel) {
     let code = format!(
         "import os, socket, threading\nlistener = socket.socket(socket.AF_UNIX)\nlistener.bind('s')\nlistener.listen()\n\
@@ -138,10 +138,10 @@ async fn speaker(place: &TestBox, always: bool, code: &str) -> (Spawned, Tunnel)
     spec.argv = ["python3", "-c", &code].map(str::to_owned).to_vec();
     let socket = Listener::Socket(format!("{}/s", spec.cwd));
     let spawned = place.pipe.spawn(spec).await.expect("it starts");
-    let who = PeerProcess { pid: spawned.process.pid(), always };
+    let peer = PeerProcess { pid: spawned.process.pid(), always };
     let connect = async {
         loop {
-            match place.pipe.ports().open(&socket, Some(who)).await {
+            match place.pipe.ports().open(&socket, Some(peer)).await {
                 Ok(tunnel) => return tunnel,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
             }
@@ -152,7 +152,7 @@ async fn speaker(place: &TestBox, always: bool, code: &str) -> (Spawned, Tunnel)
     (spawned, tunnel)
 }
 
-/// What is there now.
+/// Returns the number of bytes that are there now.
 fn read_now(stream: &dyn Readable) -> usize {
     let mut buffer = [0; 4096];
     let mut count = 0;
@@ -190,7 +190,7 @@ async fn answers_wait_for_output_that_nobody_reads_only_where_they_always_come_a
         let (spawned, mut tunnel) = speaker(&place, always, code).await;
         let patience = Duration::from_secs(if always { 1 } else { 20 });
         let mut waits = false;
-        // Some come: there is room that is kept for what they come after, and the thread may not have written yet.
+        // Some arrive: there is room for output that comes before them, and the thread may not have written yet.
         let began = Instant::now();
         let mut answers = 0;
         while if always { began.elapsed() < SOON } else { answers < 10 } {
@@ -231,7 +231,7 @@ async fn a_socket_that_is_not_there_is_refused() {
 async fn connections_inside_are_taken_here_in_their_order() {
     let place = TestBox::start().await;
     let listener = place.pipe.ports().listen().await.unwrap();
-    // They wait until somebody asks for them.
+    // They wait until they are accepted.
     let mut inside = Vec::new();
     for number in 0..40_u8 {
         let mut client = TcpStream::connect(("127.0.0.1", listener.port())).await.unwrap();
@@ -271,7 +271,7 @@ async fn an_accept_that_was_given_up_takes_no_connection() {
         let given_up = timeout(Duration::from_millis(20), listener.accept()).await;
         assert!(given_up.is_err());
     }
-    // The agent has heard of it when it answers something else.
+    // The agent has handled it when it answers another request.
     place.pipe.ports().listen().await.unwrap();
     let mut client = TcpStream::connect(("127.0.0.1", listener.port())).await.unwrap();
     client.write_all(b"x").await.unwrap();
@@ -279,14 +279,14 @@ async fn an_accept_that_was_given_up_takes_no_connection() {
     assert_eq!(tunnel.read_u8().await.unwrap(), b'x');
     drop(tunnel);
     assert_eq!(timeout(SOON, client.read(&mut [0])).await.unwrap().unwrap_or(0), 0);
-    // The end of the box is its end.
+    // It ends with the sandbox.
     let waiting = tokio::spawn(async move { listener.accept().await.map(drop) });
     drop(place);
     let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Terminated);
 }
 
-/// What a connection is at both of its ends.
+/// A connection, as both of its ends have it.
 trait Both: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
 
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Both for T {}

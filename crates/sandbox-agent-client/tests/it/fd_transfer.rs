@@ -1,4 +1,4 @@
-//! Large files that are taken from the agent's process, and what of that cannot be told from files that are sent.
+//! Large files that are taken from the agent's process as descriptors, compared with files that are sent.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// More than may be on its way over a connection.
 const LARGE: usize = 40 << 20;
 
-/// What a whole file is read by.
+/// The range of a whole file.
 const ALL: ByteRange = ByteRange { offset: 0, length: None };
 
 #[derive(Debug)]
@@ -41,12 +41,12 @@ impl TestBox {
         self.agent.id().expect("it runs")
     }
 
-    /// Files that are taken where this process may look into the agent.
+    /// Returns files that are taken where this process may access the agent.
     fn taken(&self) -> AgentFiles {
         self.files().taken_from(Arc::new(Known(Some(self.number()))))
     }
 
-    /// Both ways.
+    /// Returns both kinds of files.
     fn ways(&self) -> [AgentFiles; 2] {
         [self.files(), self.taken()]
     }
@@ -62,7 +62,7 @@ impl TestBox {
         kill_process(pid, signal).expect("it is there");
     }
 
-    /// Files of the box that the agent has open. Nobody else sees them who may not look into it.
+    /// Counts files of the sandbox that the agent has open, where this process may access it.
     fn open_files(&self) -> usize {
         let numbers = std::fs::read_dir(format!("/proc/{}/fd", self.number()));
         let targets = numbers.into_iter().flatten().flatten();
@@ -74,7 +74,7 @@ impl TestBox {
     }
 }
 
-/// The rest arrives while the agent does nothing, or does not.
+/// Checks whether the rest arrives while the agent is stopped.
 async fn arrives_without_agent(place: &TestBox, content: ByteStream, expected: bool) {
     let patience = if expected { TIMEOUT } else { Duration::from_millis(500) };
     place.signal(Signal::STOP);
@@ -89,7 +89,7 @@ async fn a_large_file_is_taken_where_the_agent_may_be_looked_into() {
     place.make("large", LARGE);
     let content = place.taken().read("large", ALL).await.unwrap();
     arrives_without_agent(&place, content, may_look()).await;
-    // The control.
+    // The control of this test.
     let content = place.files().read("large", ALL).await.unwrap();
     arrives_without_agent(&place, content, false).await;
 }
@@ -169,7 +169,7 @@ async fn another_process_is_not_believed_and_files_are_sent() {
     let numbers = [None, Some(0), Some(u32::MAX), Some(1), Some(gone)];
     for number in numbers.into_iter().chain([Some(std::process::id()), Some(other.number())]) {
         let files = place.files().taken_from(Arc::new(Known(number)));
-        // The second time it is known.
+        // The second time the process is known.
         for _ in 0..2 {
             let reading = timeout(TIMEOUT, files.read("large", ALL)).await.unwrap().unwrap();
             assert!(collect(reading).await.unwrap() == content, "{number:?}");
@@ -190,7 +190,7 @@ async fn the_agent_keeps_nothing_open() {
             reading.next().await.unwrap().unwrap();
             readings.push(reading);
         }
-        // One is read to its end, the others are given up.
+        // One is read to its end, the others are cancelled.
         assert!(readings.pop().unwrap().count().await > 10);
         drop(readings);
         let closed = async {
@@ -198,7 +198,7 @@ async fn the_agent_keeps_nothing_open() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(TIMEOUT, closed).await.expect("what nobody reads is closed");
+        timeout(TIMEOUT, closed).await.expect("a file that is not read is closed");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Copies of workers that wait, and what becomes of them.
+//! Checkpoints of workers that wait, and how they end.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const READY: u8 = 16;
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// How long the agent may take to hear of an end.
+/// How long the agent may take to see an end.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn worker(test: &TestBox) -> WorkerIo {
@@ -22,7 +22,7 @@ async fn worker(test: &TestBox) -> WorkerIo {
     worker
 }
 
-/// The first thing that a worker says.
+/// Waits for the first message of a worker.
 async fn is_ready(worker: &WorkerIo) {
     let mut said = vec![0; 5];
     std::future::poll_fn(|cx| worker.control.poll_readable(cx)).await.expect("a stream");
@@ -37,7 +37,7 @@ fn hold(worker: &WorkerIo, channel: &SideChannel) {
     assert_eq!(sent.expect("it is sent"), request.len());
 }
 
-/// Everything below the agent.
+/// Returns every process below the agent.
 fn below(agent: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"));
     let children = children.unwrap_or_default();
@@ -90,7 +90,7 @@ async fn a_copy_that_died_is_told() {
     let held = expected.ready().await.unwrap();
     let agent = test.agent.id().expect("it runs");
     for pid in below(agent).into_iter().filter(|pid| *pid != first.process.pid()) {
-        // It may be a process that was there for a moment.
+        // It may be a process that existed for a moment.
         if let Some(pid) = rustix::process::Pid::from_raw(pid.try_into().unwrap()) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
@@ -101,7 +101,7 @@ async fn a_copy_that_died_is_told() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(held.restore().await.unwrap_err().kind(), sandbox_core::ErrorKind::NotFound);
-    // The worker is none the worse for it.
+    // The worker is not affected.
     assert!(!first.process.is_dead());
 }
 
