@@ -203,10 +203,10 @@ fn shared_memory(disk: ByteSize) -> u64 {
 
 fn ulimits(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> Vec<ResourcesUlimits> {
     let ContainerSpec { spec, options, files, .. } = *wanted;
-    let OpenFiles { usual, most } = open_files(spec);
-    let agents = (i64::from(most) + AGENT_OPEN_FILES).min(MAX_OPEN_FILES);
+    let OpenFiles { default, max } = open_files(spec);
+    let agents = (i64::from(max) + AGENT_OPEN_FILES).min(MAX_OPEN_FILES);
     let mut ulimits = vec![ulimit("core", 0, 0), ulimit("memlock", 64 << 10, 64 << 10)];
-    ulimits.extend(features.open_files.then(|| ulimit("nofile", usual.into(), agents)));
+    ulimits.extend(features.open_files.then(|| ulimit("nofile", default.into(), agents)));
     // A file with holes takes less than it seems to, up to where it is copied to. What is not of this disk has no limit.
     if !options.writable_root && !files.any_writable() {
         let disk = signed(Limits::from_spec(spec).disk.as_u64());
@@ -217,9 +217,9 @@ fn ulimits(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> Vec<Resour
 
 /// As many as a process has, and as many as it may allow itself.
 pub(crate) fn open_files(spec: &CreateSpec) -> OpenFiles {
-    let [usual, most] =
+    let [default, max] =
         [DEFAULT_OPEN_FILES, DEFAULT_MAX_OPEN_FILES].map(|n| spec.open_files.unwrap_or(n));
-    OpenFiles { usual, most }
+    OpenFiles { default, max }
 }
 
 /// Refuses what the engine cannot give. `there` is what a process may have in a container of it.

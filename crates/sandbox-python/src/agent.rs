@@ -1,4 +1,4 @@
-//! The agent of a container as text or byte code, and the command line that takes it in.
+//! The agent of a container as text or byte code, and the command line that reads it.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,13 +9,13 @@ use bytes::Bytes;
 
 use crate::{BYTECODE, PARTS, assemble};
 
-/// What the command line holds.
+/// The program in the command line.
 const BOOTSTRAP: &str = include_str!("agent/bootstrap.py");
 
-/// What the kernel says of processes, for another program that ends what it started.
+/// The part that reads what the kernel says about processes, for another program that ends what it started.
 pub const PROCESSES: &str = include_str!("agent/processes.py");
 
-/// What the agent begins with.
+/// The source that the agent begins with.
 pub const MAIN: &str = include_str!("agent/agent.py");
 
 /// Sources that the agent compiles when it first needs them, by name.
@@ -46,7 +46,7 @@ pub fn agent() -> &'static str {
     PROGRAM.get_or_init(|| assemble(PARTS.iter().chain(&AGENT_PARTS), MAIN))
 }
 
-/// Which byte code an interpreter takes, as it tells itself (`importlib.util.MAGIC_NUMBER`).
+/// The kind of byte code that an interpreter takes, as it says (`importlib.util.MAGIC_NUMBER`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PycMagic(u32);
 
@@ -66,22 +66,23 @@ impl FromStr for PycMagic {
     }
 }
 
-/// Gives the agent as byte code for interpreters of that kind, where it is there. It is on a connection's way, and so does
-/// not wait.
+/// Returns the agent as byte code for interpreters of a kind, where there is some. A connection waits for the result, so
+/// the function must not wait itself.
 ///
-/// What is in a box decides which of it it gets, and must never be where it comes from: a box would get what another one has
-/// made.
+/// The contents of a sandbox decide which byte code it gets. They must never be the source of byte code: a sandbox would
+/// get what another sandbox has made.
 pub type ByteCode<'a> = &'a (dyn Fn(PycMagic) -> Option<Bytes> + Send + Sync);
 
-/// The arguments of an interpreter that writes the agent as such byte code to its standard output. It takes [`agent`] from
-/// its standard input, and ends with another exit status than 0 where it is another kind of interpreter.
+/// Returns the arguments of an interpreter that writes the agent as byte code of a kind to its standard output. It reads
+/// [`agent`] from its standard input. An interpreter of another kind ends with another exit status than 0.
 #[must_use]
 pub fn compiler(magic: PycMagic) -> Vec<String> {
     let magic = magic.to_string();
     ["-I", "-S", "-B", "-X", "utf8", "-c", BYTECODE, &magic].map(str::to_owned).to_vec()
 }
 
-/// Tells byte code of this agent from that of others, by kind of interpreter. For caches: it may differ between builds.
+/// Tells byte code of this agent from byte code of others, by kind of interpreter. For caches: it may differ between
+/// builds.
 #[must_use]
 pub fn byte_code_id(magic: PycMagic) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -89,25 +90,26 @@ pub fn byte_code_id(magic: PycMagic) -> u64 {
     hasher.finish()
 }
 
-/// How many files each process in a box may have open.
+/// Limits the files that each process in a sandbox may have open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// Unless it allows itself more.
-    pub usual: u32,
-    /// At most.
-    pub most: u32,
+    /// The limit as long as a process does not raise it.
+    pub default: u32,
+    /// The limit up to which a process may raise its own.
+    pub max: u32,
 }
 
-/// The arguments of an interpreter that becomes the agent. It says the nonce before it takes anything in.
+/// Returns the arguments of an interpreter that becomes the agent. The interpreter writes the nonce before it reads
+/// anything.
 ///
-/// `open_files` is about what runs there, and not about the agent, which has some for each process and so can be allowed
-/// more. Without it they have as many as the agent. What it has itself is the most in any case: see
-/// `AgentConnection::open_files`.
+/// `open_files` limits the processes in the sandbox, and not the agent, which opens some files for each process and so may
+/// be allowed more. Without `open_files` the processes have the limit of the agent. No limit is above that of the agent:
+/// see `AgentConnection::open_files` in the crate of its client.
 #[must_use]
 pub fn arguments(nonce: &str, open_files: Option<OpenFiles>) -> Vec<String> {
     let open_files = open_files.map_or_else(
         || "0:0".to_owned(),
-        |open_files| format!("{}:{}", open_files.usual, open_files.most),
+        |open_files| format!("{}:{}", open_files.default, open_files.max),
     );
     ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce, &open_files].map(str::to_owned).to_vec()
 }
@@ -134,9 +136,9 @@ mod tests {
         }
     }
 
-    /// They are said to copies by agents here, and by the host in cells.
+    /// Agents send these words to copies, and so does the host with cells.
     #[test]
-    fn copies_and_agents_have_the_same_words() {
+    fn copies_and_agents_use_the_same_words() {
         let source = |name: &str| {
             let mut all = PARTS.iter().chain(&AGENT_PARTS);
             all.find(|(known, _)| *known == name).expect("a part").1

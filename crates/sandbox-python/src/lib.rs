@@ -3,7 +3,8 @@
 //! Nothing is installed and nothing is written to disk: the host puts [`program`] into a memory
 //! file, gives it to the interpreter as descriptor [`PROGRAM_FD`] with the arguments
 //! [`ARGUMENTS`], and the control socket as descriptor [`CONTROL_FD`]. The zygote of a program
-//! has the arguments of that instead, [`archive`] as [`PROGRAM_FD`], and the variables [`OF_PROGRAM`].
+//! has the arguments of the program instead, [`archive`] as [`PROGRAM_FD`], and the variables
+//! [`PROGRAM_VARIABLES`].
 
 pub mod agent;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,30 +19,30 @@ pub const PROGRAM_FD: i32 = 4;
 /// byte code files, UTF-8 everywhere, program from [`PROGRAM_FD`].
 pub const ARGUMENTS: [&str; 5] = ["-I", "-B", "-X", "utf8", "/dev/fd/4"];
 
-/// The home directory in every cell. An interpreter outside of them runs what is installed in its home, so nobody of this
-/// host may have that one.
+/// The home directory in every cell. An interpreter outside of cells runs what is installed in its home, so no user of
+/// this host may have this directory as home.
 pub const HOME: &str = "/home/sandbox";
 
-/// What leads the interpreter of a program to the zygote, and what such a program finds in every cell: modules that are
-/// imported before may remember it.
-pub const OF_PROGRAM: [(&str, &str); 4] = [
+/// The environment variables with which the interpreter of a program finds the zygote, and those that the program finds in
+/// every cell: modules that are imported before may remember their values.
+pub const PROGRAM_VARIABLES: [(&str, &str); 4] = [
     ("PYTHONPATH", "/proc/self/fd/4"),
     ("HOME", HOME),
     ("USER", "sandbox"),
     ("LOGNAME", "sandbox"),
 ];
 
-/// The last argument of such a zygote, which workers do not have. Should an interpreter ever pass by the zygote, the
-/// program ends at once with it, and does nothing outside of a cell.
-pub const HARMLESS: &str = "--version";
+/// The last argument of the zygote of a program, which workers do not have. Should an interpreter ever pass by the zygote,
+/// the program prints its version and ends, and does nothing outside of a cell.
+pub const VERSION_FLAG: &str = "--version";
 
 /// The zygote: forks workers, and never runs user code.
 pub const ZYGOTE: &str = include_str!("worker/zygote.py");
 
-/// What comes before each program: finds the parts.
+/// The source that comes before each program. It finds the parts.
 pub const LOADER: &str = include_str!("worker/loader.py");
 
-/// What compiles programs, for one that starts elsewhere as well.
+/// The source that compiles programs, also for programs that start elsewhere.
 pub const BYTECODE: &str = include_str!("worker/bytecode.py");
 
 /// Sources that a program compiles when it first needs them, by name.
@@ -88,14 +89,14 @@ pub fn program() -> String {
     assemble(&PARTS, ZYGOTE)
 }
 
-/// The same as an archive (zip) with one module, the one that an interpreter looks for right before its program.
+/// The whole program as an archive (zip) with one module, which an interpreter looks for right before its program.
 #[must_use]
 pub fn archive() -> Vec<u8> {
     const NAME: &[u8; 16] = b"sitecustomize.py";
     let program = program();
     let length = u32::try_from(program.len()).unwrap_or(u32::MAX);
     // Version, flags, method (stored), time, date (1980-01-01), checksum (which no interpreter looks at), both sizes, length
-    // of the name, length of what is extra.
+    // of the name, length of the extra field.
     let mut about = Vec::new();
     for half in [20_u16, 0, 0, 0, 0x21, 0, 0] {
         about.extend(half.to_le_bytes());
@@ -112,7 +113,7 @@ fn size(part: &[u8]) -> [u8; 4] {
     u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// A table of parts, what finds them, and what begins.
+/// Puts together a table of the parts, the loader that finds them, and the source that begins.
 pub fn assemble<'a>(parts: impl IntoIterator<Item = &'a (&'a str, &'a str)>, main: &str) -> String {
     let parts: Vec<String> = parts
         .into_iter()
@@ -121,8 +122,8 @@ pub fn assemble<'a>(parts: impl IntoIterator<Item = &'a (&'a str, &'a str)>, mai
     format!("SOURCES = {{{}}}\n{LOADER}\n\n{main}", parts.join(", "))
 }
 
-/// One part by its name, such as `tools`: for another program that speaks this vocabulary. A part finds others by a
-/// function `load` that whoever runs it provides, which gives the names of that part.
+/// Returns one part by its name, such as `tools`, for another program with the same vocabulary. A part finds other parts
+/// by a function `load`, which the program must provide. The function returns the names of a part.
 #[must_use]
 pub fn part(name: &str) -> Option<&'static str> {
     PARTS.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
@@ -136,7 +137,7 @@ pub fn program_id() -> u64 {
     hasher.finish()
 }
 
-/// A JSON string of ASCII text is also a Python string literal.
+/// Writes a Python string literal: a JSON string of ASCII text is one.
 fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -146,14 +147,14 @@ fn literal(text: &str) -> String {
 pub mod numbers {
     use std::collections::BTreeSet;
 
-    /// Each of those constants with its name.
+    /// Lists constants with their names.
     #[macro_export]
     macro_rules! named {
         ($($name:ident)*) => { [$((stringify!($name), i128::try_from($name).unwrap())),*] };
     }
     pub use named;
 
-    /// Fails unless those sources have each of these, and wherever they have it with that number.
+    /// Fails unless the sources have each of the constants, with the same number at each place.
     #[track_caller]
     pub fn agree<'a>(
         sources: impl IntoIterator<Item = &'a (&'a str, &'a str)>,
@@ -172,7 +173,7 @@ pub mod numbers {
         assert!(missing.is_empty(), "not found: {missing:?}");
     }
 
-    /// The constants that a line gives numbers, in one of the ways in which the sources do that.
+    /// Reads the constants that a line gives numbers, in one of the forms that the sources have.
     fn assigned(line: &str) -> Option<Vec<(&str, i128)>> {
         let (names, values) = line.split('#').next()?.split_once(" = ")?;
         let names: Vec<_> = names.split(", ").collect();

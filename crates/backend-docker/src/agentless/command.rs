@@ -86,11 +86,12 @@ pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
 async fn start_now(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     let word = random_hex(16);
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
-    let OpenFiles { usual, most } = execs.open_files;
-    let (usual, most) = (usual.to_string(), most.to_string());
-    let mut argv: Vec<String> = [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &usual, &most]
-        .map(str::to_owned)
-        .into();
+    let OpenFiles { default, max } = execs.open_files;
+    let (default, max) = (default.to_string(), max.to_string());
+    let mut argv: Vec<String> =
+        [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &default, &max]
+            .map(str::to_owned)
+            .into();
     argv.extend(spec.argv.iter().cloned());
     let env = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let on_terminal = spec.terminal.is_some();

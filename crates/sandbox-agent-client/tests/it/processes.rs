@@ -46,7 +46,7 @@ async fn what_cannot_start_says_why() {
 // A limit that cannot be had is reported, and one that can be had is enforced.
 #[tokio::test]
 async fn open_files_are_as_many_as_asked_for_or_as_there_are() {
-    let asked = OpenFiles { usual: 200, most: 400 };
+    let asked = OpenFiles { default: 200, max: 400 };
     for (there, usual, most) in [(1000, 200, 400), (300, 200, 300), (150, 150, 150)] {
         let place = TestBox::start_with_open_files(there, asked).await;
         assert_eq!(place.pipe.open_files(), Some(most));

@@ -387,8 +387,8 @@ fn spec(executable: &Path, becomes: &[String], descriptors: [OwnedFd; 3]) -> Pro
         argv.extend(sandbox_python::ARGUMENTS.map(OsString::from));
     } else {
         argv.extend(becomes.iter().map(OsString::from));
-        argv.push(sandbox_python::HARMLESS.into());
-        env.extend(sandbox_python::OF_PROGRAM);
+        argv.push(sandbox_python::VERSION_FLAG.into());
+        env.extend(sandbox_python::PROGRAM_VARIABLES);
     }
     ProcessSpec {
         argv,

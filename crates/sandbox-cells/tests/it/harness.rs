@@ -61,8 +61,8 @@ impl Zygote {
             let arguments = python::ARGUMENTS.map(str::to_owned).to_vec();
             (python::program().into_bytes(), arguments, Vec::new())
         } else {
-            let variables = [python::OF_PROGRAM.as_slice(), &[("LANG", "C.UTF-8")]].concat();
-            let arguments = [&start.program[..], &[python::HARMLESS.to_owned()]].concat();
+            let variables = [python::PROGRAM_VARIABLES.as_slice(), &[("LANG", "C.UTF-8")]].concat();
+            let arguments = [&start.program[..], &[python::VERSION_FLAG.to_owned()]].concat();
             (python::archive(), arguments, variables)
         };
         let program = memory_file(program);

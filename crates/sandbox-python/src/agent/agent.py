@@ -1,9 +1,9 @@
-"""The agent of a container: everything between the processes in it and one byte stream out of it.
+"""The agent of a container: everything between its processes and one byte stream out of the container.
 
-It is the first process there, starts and reaps all others, and runs no user code itself. Many
-streams share the one connection: data in chunks, each stream with as many bytes under way as the
-host has room for, and small messages before all waiting data. When the connection ends, or the
-host has not been heard of for the time of a lease, this process ends, and everything with it.
+The agent is the first process there, starts and reaps all others, and runs no user code itself. Many
+streams share the one connection: data in chunks, each stream with as many bytes on their way as the
+host has room for, and small messages before all waiting data. When the connection ends, or nothing
+has been received for the time of a lease, this process ends, and everything with it.
 """
 
 import sys
@@ -27,7 +27,7 @@ CONNECTION = -1  # the stream number in a credit that is about the connection
 CONNECTION_WINDOW = 32 << 20
 CREDIT_STEP = 1 << 20
 CHUNK_SIZE = 256 << 10
-MAX_WAITING = 512 << 10  # bytes that wait to be written, from when on nothing more is read
+MAX_WAITING = 512 << 10  # bytes that wait to be written; from then on nothing more is read
 BATCH = 64
 WORTH_NO_COPY = 4 << 10
 LEASE = 30.0
@@ -45,7 +45,7 @@ as_number, as_text = codec["as_number"], codec["as_text"]
 
 
 class Become(BaseException):
-    """This process is a new worker now, and leaves everything of the agent behind."""
+    """Leaves everything of the agent behind, because this process is a new worker now."""
 
 
 class Agent:
@@ -76,7 +76,7 @@ class Agent:
         self.buffer = bytearray()
         self.heard = monotonic()
         self.killed = 0
-        self.output_ended = False  # of some process, since it was last looked who has ended
+        self.output_ended = False  # of some process, since dead processes were last looked for
         self.requests = load("requests")["RequestQueue"](self)
         self.children = load("children")["Children"](self)
         self.watch_for_deaths()
@@ -99,9 +99,9 @@ class Agent:
         self.watch(near, EPOLLIN, died)
 
     def keep_open_files(self):
-        """More than others have, if there are more: one that runs out of them could start nothing, and say so to nobody.
+        """Raises the limit of this process over that of others: without descriptors it could neither start nor report anything.
 
-        Gives as many as others may have at most.
+        Returns the maximum for others.
         """
         soft, hard = getrlimit(RLIMIT_NOFILE)
         setrlimit(RLIMIT_NOFILE, (hard, hard))
@@ -111,14 +111,14 @@ class Agent:
         return theirs[1]
 
     def become(self, request):
-        """In a new process, which shall be a worker."""
+        """Leaves the agent, in a new process that becomes a worker."""
         set_wakeup_fd(-1)
         reset_signals()
         raise Become(request)
 
     @staticmethod
     def reset_ignored_signals():
-        """In a new process, which shall be a program: that keeps no handler, but what is ignored."""
+        """Resets signals in a new process that becomes a program, which keeps no handler, but what is ignored."""
         set_wakeup_fd(-1)
         reset_signals((), IGNORED)
 
@@ -142,19 +142,19 @@ class Agent:
                 if action is not None:
                     action(events)
             if self.output_ended:
-                # So has its program, mostly: one message tells of both, which two other programs have to pass on.
+                # The program has mostly ended too: one message reports both, which two other programs have to pass on.
                 self.output_ended = False
                 self.children.reap()
             self.requests.step()
             self.flush()
             if monotonic() - self.heard > LEASE:
-                # What came while this process was held counts.
+                # What arrived while this process was paused counts.
                 self.receive(EPOLLIN)
                 if monotonic() - self.heard > LEASE:
                     finish()
 
     def count_killed(self):
-        """Tells of processes that the kernel has ended for their memory, whoever's they were, before what came of it."""
+        """Reports how many processes the kernel has killed for memory, before the effects of that."""
         killed = kills_for_memory()
         if killed != self.killed:
             self.killed = killed
@@ -163,11 +163,11 @@ class Agent:
     # To the host.
 
     def say(self, kind, *fields):
-        """Before all data that waits."""
+        """Sends before all data that waits."""
         self.append(self.small, frame(kind, *fields))
 
     def tell(self, kind, *fields):
-        """After all data that was sent before."""
+        """Sends after all data that was sent before."""
         self.append(self.large, frame(kind, *fields))
 
     def data(self, stream, data):
@@ -190,7 +190,7 @@ class Agent:
         return self.waiting < MAX_WAITING and self.credit > 0
 
     def park(self, source):
-        """It goes on when there is room again."""
+        """Resumes the source when there is room again."""
         self.parked.append(source)
 
     def unpark(self):
@@ -205,7 +205,7 @@ class Agent:
                 self.batch.append(memoryview(self.small.popleft()))
             while len(self.batch) < BATCH and self.large:
                 message = self.large.popleft()
-                # What is in two parts stays together: nothing comes between them.
+                # The two parts of a frame stay together: nothing comes between them.
                 self.batch.extend(map(memoryview, message if type(message) is tuple else (message,)))
             try:
                 count = writev(self.sink, self.batch)
@@ -313,7 +313,7 @@ class Agent:
             stream.credited(count)
 
     def used_up(self, count):
-        """Data of the host was taken, whoever took it."""
+        """Credits data of the host that was taken."""
         self.used += count
         if self.used >= CREDIT_STEP:
             self.say(CREDIT, number(CONNECTION), number(self.used))
@@ -321,7 +321,7 @@ class Agent:
 
 
 def finish(told=False):
-    """The host is gone, or has said that this is the end. Who said it is told when nothing runs any more."""
+    """Ends everything, because the host is gone or asks for it. A host that asks is answered when nothing runs any more."""
     have_ended = AGENT.children.end_everything()
     if told and have_ended:
         AGENT.small.clear()
@@ -333,7 +333,7 @@ def finish(told=False):
 
 def main():
     global AGENT
-    # To the first process of a container the kernel sends what it handles, and so nothing else.
+    # The kernel sends the first process of a container only signals that it handles.
     reset_signals()
     load("hooks")["install"](sys)
     worker = load("worker")
@@ -352,7 +352,7 @@ def main():
     except Become as become:
         request = become.args[0]
     del AGENT
-    load("seccomp")["give_up_calls"]()  # before others may look at this process
+    load("seccomp")["give_up_calls"]()  # before other processes may access this one
     worker["enter"](request)
     load("children")["stand_back"]()
     load("driver")["serve"](request)

@@ -1,4 +1,4 @@
-"""What the command line of a container holds: says who it is, and takes the agent from standard input."""
+"""The command line of a container: sends the nonce, and takes the agent from standard input."""
 
 import marshal
 import sys

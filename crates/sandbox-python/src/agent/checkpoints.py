@@ -1,8 +1,9 @@
-"""Copies of interpreters that wait in a container: taken in, and made interpreters again.
+"""Checkpoints of interpreters that wait in a container, and are restored as interpreters.
 
-A copy says over a socket that it is there, and the kernel adds which process says so. It has been left to this process by
-then, as an orphan. From there on it is a process like one that was started here: apart from the tree that it came from, with
-an end that is told, and ended with its key. Code can have another process of this container say it, and nothing else.
+A copy reports over a socket, and the kernel adds the id of the sending process. That process has been left to this
+one by then, as an orphan. From there on it is a process like one that was started here: apart from the tree that it
+came from, with an end that is reported, and killed with its key. Code can have another process of this container
+report instead, and nothing else.
 """
 
 import sys
@@ -14,9 +15,9 @@ from _socket import socketpair
 
 ARRIVED = b"a"
 EXPORT_VARIABLES, PREPARE, RESTORE = b"s", b"p", b"w"
-NO_COPY = b"c"  # the stage at which none came to be
+NO_COPY = b"c"  # the stage at which no copy arrived
 CREDENTIALS = 12
-ROUNDS, POLL_INTERVAL = 5000, 0.001  # how often it is looked whether one has been left to this process
+ROUNDS, POLL_INTERVAL = 5000, 0.001  # how often to check whether the copy has been left to this process
 ENOENT, ESRCH = 2, 3
 
 codec, pipes, kernel = load("codec"), load("pipes"), load("processes")
@@ -24,7 +25,7 @@ as_number = codec["as_number"]
 
 
 class Coming:
-    """A copy that is to say that it is there."""
+    """A copy that is to report."""
 
     def __init__(self, checkpoints, key):
         self.checkpoints, self.key = checkpoints, key
@@ -53,7 +54,7 @@ class Coming:
             self.give_up()
 
     def take_in(self, pid, rounds):
-        """Once it is a child of this process: until its end is taken here, no other process can have its number."""
+        """Takes over the copy once it is a child of this process: until it is reaped here, no other process can have its id."""
         if self.checkpoints.coming.get(self.key) is not self:
             return
         owners, about = self.checkpoints.children.owners, kernel["look"](pid)
@@ -77,11 +78,11 @@ class Checkpoints:
         self.coming = {}  # by key
 
     def expect(self, key):
-        """Where one will say that it is there: its end."""
+        """Returns the socket on which a copy will report."""
         return Coming(self, key).theirs
 
     def drop(self, key):
-        """Nobody waits for it any more. Says whether somebody did."""
+        """Stops waiting for a copy. Returns true when it was awaited."""
         coming = self.coming.pop(key, None)
         if coming is not None:
             self.children.agent.unwatch(coming.socket.fileno())
@@ -94,10 +95,10 @@ class Checkpoints:
             raise OSError(ENOENT, "")
         return child
 
-    # What the host asks for.
+    # Requests of the host.
 
     def prepare(self, key, following):
-        """Has it make the next copy ready, which will have that key."""
+        """Has a checkpoint prepare its successor, which will have that key."""
         copy = self.waiting(key).copy
         theirs = self.expect(as_number(following))
         try:
@@ -106,7 +107,7 @@ class Checkpoints:
             close(theirs)
 
     def restore(self, key):
-        """Has it be an interpreter from here on."""
+        """Makes a checkpoint an interpreter."""
         child = self.waiting(key)
         streams = self.children.new_streams()
         try:
@@ -121,7 +122,7 @@ class Checkpoints:
         child.connect(streams)
 
     def export_variables(self, key, stream):
-        """Has one more copy send its variables on that stream."""
+        """Has one more copy export its variables on that stream."""
         copy = self.waiting(key).copy
         theirs, ours = socketpair(AF_UNIX, SOCK_STREAM)
         theirs = theirs.detach()

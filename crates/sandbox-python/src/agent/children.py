@@ -1,8 +1,8 @@
-"""The processes of a container: starts, watches, signals and reaps them, and knows who started whom.
+"""The processes of a container: starts, watches, signals and reaps them, and records which of them started which.
 
-Whoever is started here inherits its orphans (PR_SET_CHILD_SUBREAPER), so that what a program has
-started stays below it. What it leaves behind at its end comes to this process, which is told of
-the end at once and notes whose it was.
+Each process that is started here adopts its orphans (PR_SET_CHILD_SUBREAPER), so that what a program has
+started stays below it. What it leaves behind at its end comes to this process, which sees that end at once
+and records where the orphans came from.
 """
 
 import sys
@@ -30,11 +30,11 @@ LAST_ROUNDS = 2000
 LAST_POLL_INTERVAL = 0.0005
 SIGINT = 2
 HELD_BACK = 0.05
-# How often, and for how many milliseconds each time, a new process is waited for until it is its program.
+# How often, and for how many milliseconds each time, to wait until a new process is its program.
 BECOMING_ROUNDS, BECOMING = 250, 20
-# In the flags of a process that has executed nothing yet (PF_FORKNOEXEC).
+# The flag of a process that has executed nothing yet (PF_FORKNOEXEC).
 ONLY_FORKED = 0x40
-# Not empty once this kernel has told that of a process: not every one does.
+# Not empty once this kernel has shown that flag of a process: not every kernel does.
 TELLS_OF_FORKS = []
 ETIMEDOUT = 110
 NICE = 10
@@ -53,7 +53,7 @@ processes, look, below, own_children, process_count, kills_for_memory = (
 
 
 class Child:
-    """A process that the host has asked for."""
+    """A process that the host has started."""
 
     def __init__(self, children, key, pid, is_worker):
         self.children, self.key, self.pid, self.is_worker = children, key, pid, is_worker
@@ -61,18 +61,18 @@ class Child:
         self.input = None
         self.read_bytes = -1
         self.control = None
-        self.copy = None  # the way to one that waits to be an interpreter
+        self.copy = None  # the socket of a checkpoint
         self.terminal = None
         self.status = None
         self.told = False
         self.kills = kills_for_memory()
 
     def heard(self):
-        """Something is asked of it: what the kernel has ended before is none of that's business."""
+        """Records a request: processes that the kernel has killed before do not concern it."""
         self.kills = kills_for_memory()
 
     def connect(self, streams):
-        """These are the streams of an interpreter."""
+        """Sets the streams of an interpreter."""
         agent, key = self.children.agent, self.key
         self.sources = [
             Source(agent, streams.out, key << 2 | STDOUT),
@@ -86,7 +86,7 @@ class Child:
     def died(self, status, usage):
         if self.input is not None:
             self.read_bytes = self.input.read_bytes()
-        # Which process it was the kernel does not say: one that has ended since this one began.
+        # The kernel does not show which process it was: one that has ended since this one started.
         by_kernel = status & 0x7F == SIGKILL and kills_for_memory() > self.kills
         self.status = (
             status,
@@ -98,7 +98,7 @@ class Child:
         self.finish()
 
     def finish(self):
-        """Tells of its end, after everything it has written."""
+        """Reports its end, after everything that it has written."""
         if self.told or self.status is None:
             return
         for source in self.sources:
@@ -115,7 +115,7 @@ class Child:
 
 
 class Streams:
-    """Those of an interpreter: ours, and its control stream, standard input, output and error."""
+    """The streams of an interpreter: ours, and its control stream, standard input, output and error."""
 
     def __init__(self):
         self.control, theirs = socketpair(AF_UNIX, SOCK_STREAM)
@@ -155,7 +155,7 @@ class Children:
         self.checkpoints = load("checkpoints")["Checkpoints"](self)
         self.pauser = load("pause")["Pauser"]()
         self.all = {}
-        self.owners = {}  # by process id: which of them it is, or has left behind
+        self.owners = {}  # by process id: the child that it is, or that has left it behind
 
     # Starting.
 
@@ -190,7 +190,7 @@ class Children:
             return self.not_started(key, NEW_PROCESS, error.errno)
         if pid == 0:
             become_program(self, theirs, tell, argv, env, fields[3], has_terminal)
-        # At first the new process is mostly where this one is, and goes on when this one waits.
+        # At first the new process mostly runs on the processor of this one, and continues when this one waits.
         close(tell)
         problem = said_before_the_program(status, ready, pid)
         close(status)
@@ -255,7 +255,7 @@ class Children:
             for pid in self.members(child):
                 kill_quietly(pid, signal)
         elif child.control is not None and signal == SIGINT and child.control.queue:
-            # It means the request whose end is still on its way.
+            # The interrupt is for the request whose end is still on its way.
             self.interrupt_later(child)
         elif child.status is None:
             if signal == SIGINT:
@@ -281,7 +281,7 @@ class Children:
     # Trees.
 
     def members(self, child, started=None):
-        """What it is and has started, as far as it lives; with `started`, what is below it and began then."""
+        """Returns the live processes of its tree; with `started`, what is below it and was started then."""
         roots = {pid for pid, owner in self.owners.items() if owner is child}
         if not roots:
             return []
@@ -312,7 +312,7 @@ class Children:
                 yield POLL_INTERVAL  # dead, and its status is still to come
                 continue
             new = [pid for pid in alive if pid not in stopped]
-            # What is stopped starts nothing more.
+            # A stopped process starts nothing more.
             for pid in new:
                 kill_quietly(pid, SIGSTOP)
             stopped.update(new)
@@ -325,7 +325,7 @@ class Children:
         return [number(value) for value in child.status or ()]
 
     def kill_in_a_crowd(self, child):
-        """Many processes leave this one little time. All are held at once, until those that end have been told to."""
+        """Kills a tree among many processes, which leave this one little time. All are stopped while the tree is killed."""
         kill_quietly(-1, SIGSTOP)
         doomed = set(self.members(child))
         for pid in doomed:
@@ -335,11 +335,11 @@ class Children:
                 kill_quietly(pid, SIGCONT)
 
     def clock(self):
-        """The time that starts of processes are told in, in microseconds."""
+        """Returns the time in which start times of processes are measured, in microseconds."""
         return [number(int(clock_gettime(CLOCK_BOOTTIME) * 1_000_000))]
 
     def end_started(self, key, since, former, request):
-        """Ends what a worker has started since then, and not what may be older. Both are times of `clock`."""
+        """Kills what a worker has started since then, and not what may be older. Both are times of `clock`."""
         child = self.all.get(key)
         if child is None or child.status is not None:
             return []
@@ -367,7 +367,7 @@ class Children:
                 return
             pid = dead.si_pid
             owner = self.owners.get(pid)
-            # Before it is gone: what it has left behind is here by now.
+            # Before it is reaped: what it has left behind is here by now.
             self.take_in(owner)
             _, status, usage = wait4(pid, 0)
             self.owners.pop(pid, None)
@@ -375,7 +375,7 @@ class Children:
                 owner.died(status, usage)
 
     def take_in(self, owner):
-        """Notes whose the processes are that are new here."""
+        """Records the origin of new children of this process."""
         new = [pid for pid in own_children() if pid not in self.owners]
         if not new:
             return
@@ -386,7 +386,7 @@ class Children:
             self.owners[pid] = whose or owner
 
     def forget(self, key, end):
-        """Nobody asks for it any more. Its tree is ended on demand, and otherwise lives on."""
+        """Drops a process. Its tree is killed on demand, and otherwise lives on."""
         self.checkpoints.drop(key)
         child = self.all.get(key)
         if child is None:
@@ -420,12 +420,12 @@ class Children:
             child.terminal = None
 
     def end_everything(self):
-        """Kills all there are. Says whether they are dead, all of them, after some time for that."""
+        """Kills all processes. Returns true when all of them are dead in time."""
         for _ in range(LAST_ROUNDS):
             if getpid() == 1:
                 kill_quietly(-1, SIGKILL)  # all others that there are
             else:
-                # What one of them has just started is not below this process until that one is dead.
+                # A process that one of them has just started is not below this one until its parent is dead.
                 for pid in below(getpid()):
                     kill_quietly(pid, SIGKILL)
             try:
@@ -438,7 +438,7 @@ class Children:
 
 
 class WorkerRequest:
-    """What `worker.py` wants to know of a new worker."""
+    """What `worker.py` needs of a new worker."""
 
     isolated = confined = False
     uid = gid = 0
@@ -458,10 +458,10 @@ class WorkerRequest:
 
 
 def said_before_the_program(status, ready, pid):
-    """What a new process says when it cannot be the program: at which stage, and why.
+    """Reads the report of a new process that cannot be the program: the stage, and the reason.
 
-    Others of its user can stop it before that, and it is killed then. They can keep its end of this open, too, so the
-    kernel is asked whether it is the program already: when it has not said so for a while, since to ask holds it up.
+    Other processes of its user can stop it before that, and it is killed then. They can keep its end of the pipe open, too,
+    so the kernel is asked whether it is the program already: only after a while, because asking delays the process.
     """
     problem = b""
     is_program = is_stopped = False
@@ -486,7 +486,7 @@ def said_before_the_program(status, ready, pid):
 
 
 def progress(about):
-    """Of a new process: whether it has become its program, or has ended, as far as the kernel tells; whether it is held."""
+    """Returns whether a new process has become its program, or has ended, as the kernel shows; and whether it is stopped."""
     if about is None:
         return False, False
     _, _, state, _, flags = about
@@ -497,7 +497,7 @@ def progress(about):
 
 
 def become_program(children, files, tell, argv, env, directory, has_terminal):
-    """In the new process: never returns."""
+    """Becomes the program, in the new process. Never returns."""
     stage = NEW_PROCESS
     try:
         children.agent.reset_ignored_signals()
@@ -512,7 +512,7 @@ def become_program(children, files, tell, argv, env, directory, has_terminal):
         if has_terminal:
             ioctl(0, TIOCSCTTY, 0)
         umask(0o022)
-        # Only now, with nothing of the agent's left open here and nothing that it alone may do, others may look at it.
+        # Only now, with nothing of the agent left open here and no right of the agent left, may others access this process.
         seccomp["give_up_calls"]()
         worker["prctl"](worker["PR_SET_DUMPABLE"], 1)
         worker["prctl"](worker["PR_SET_CHILD_SUBREAPER"], 1)
@@ -531,7 +531,7 @@ def become_program(children, files, tell, argv, env, directory, has_terminal):
 
 
 def stand_back():
-    """What runs here ends before the agent when memory runs out, and waits for it when all want to run at once."""
+    """Lets processes end before the agent when memory runs out, and wait for it when all want to run at once."""
     worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
     nice(NICE)
 

@@ -1,4 +1,4 @@
-"""What the host may ask for, by name."""
+"""Requests of the host, by name."""
 
 import sys
 from _frozen_importlib_external import PathFinder
@@ -8,7 +8,7 @@ number, text, as_number = codec["number"], codec["text"], codec["as_number"]
 
 
 def begin(request, verb, arguments):
-    """The generator of one request."""
+    """Returns the generator of one request."""
     children = request.agent.children
     if verb == "kill_tree":
         return children.kill_tree(as_number(arguments[0]), request)
@@ -43,7 +43,7 @@ def begin(request, verb, arguments):
 
 
 def python(*packages):
-    """This interpreter: where it is, its version, and of which packages there is one."""
+    """Describes this interpreter: its path, its version, and which packages it has."""
     found = [number(PathFinder.find_spec(name) is not None) for name in packages]
     return [text(sys.executable), text(sys.prefix), *map(number, sys.version_info[:2]), *found]
 

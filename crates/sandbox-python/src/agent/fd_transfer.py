@@ -1,4 +1,4 @@
-"""Open files that a host on the same kernel takes from this process, so that their content needs no way of its own."""
+"""Open files that a host on the same kernel takes from this process, so that their content needs no stream."""
 
 import posix
 from posix import close, fstat, write
@@ -10,7 +10,7 @@ WORTH_IT = 1 << 20  # bytes
 
 
 def prove(request, word):
-    """Has the word in an open file until the request is given up: who finds it there has found this process."""
+    """Keeps the nonce in an open file until the request is cancelled: a host that finds it there has found this process."""
     fd = posix.memfd_create("word", posix.MFD_CLOEXEC)
     try:
         write(fd, word)
@@ -22,7 +22,7 @@ def prove(request, word):
 
 
 def offer(request, fd, offset, left):
-    """Answers. Who takes the file gives the request up; otherwise it is sent, once nothing more is said to it."""
+    """Answers with an open file. A host that takes it cancels the request; otherwise the file is sent at the end of the input."""
     status = fstat(fd)
     if min(left, status.st_size - offset) < WORTH_IT:
         request.answer()

@@ -28,7 +28,7 @@ def stat_in(name, directory):
 
 
 def about_target(error):
-    """The same, about the path that something was to go to."""
+    """Marks an error as one about the target path."""
     if isinstance(error, OSError):
         return Problem(-error.errno, b"to")
     return error
@@ -75,7 +75,7 @@ def must_be_free(place):
 
 
 def discard(parent, name):
-    """Removes what was not finished, without a pause: nobody comes back to it."""
+    """Removes what was not finished, without a pause: the generator is not resumed."""
     try:
         unlink(name, dir_fd=parent)
     except FileNotFoundError:
@@ -85,14 +85,14 @@ def discard(parent, name):
             for _ in remove_tree(parent, name):
                 pass
         except OSError:
-            pass  # its name tells what it is
+            pass  # it has a temporary name
 
 
 def copy_tree(place, there, name):
     levels, walk = [(new_directory(name, there.parent), place.status().st_mode)], None
     try:
         own = fstat(levels[0][0])
-        # Only now: a copy into itself shows by meeting itself.
+        # Only now: a copy into itself is found when it meets itself.
         walk = Walk(open(place.name, READ_DIRECTORY, dir_fd=place.parent))
         while True:
             found = walk.next()
@@ -162,7 +162,7 @@ def copy_one(source, name, kind, target, new):
 
 
 def pack(request, path):
-    """Entries as they are found, each file with as many bytes as its entry says."""
+    """Sends entries as they are found, each file with as many bytes as its entry says."""
     walk = Walk(paths["open_directory"](path))
     apparent = stored = 0
     linked = set()  # files that have several names
@@ -191,7 +191,7 @@ def pack(request, path):
                 except OSError:
                     continue  # it is no link any more
             else:
-                continue  # a place to meet, with nothing in it
+                continue  # it has no content
             try:
                 if apparent > FREE_HOLES + stored * MAX_RATIO:
                     raise Problem(paths["TOO_LARGE"])
@@ -241,13 +241,13 @@ def content(request, fd, left):
 
 
 class Reader:
-    """Takes records and raw bytes out of what comes from the host."""
+    """Reads records and raw bytes from the data of the host."""
 
     def __init__(self, request):
         self.request, self.buffer = request, b""
 
     def take(self, most):
-        """At most that many bytes, at least one. `None` at the end."""
+        """Returns at least one and at most that many bytes. `None` at the end."""
         if not self.buffer:
             self.buffer = yield from self.request.take()
             if self.buffer is None:
@@ -266,7 +266,7 @@ class Reader:
 
 
 def unpack(request, path, inside):
-    """All or nothing: beside where it goes first, and into its place when it is complete.
+    """Unpacks all or nothing: first beside the target, and into its place when the archive is complete.
 
     With `inside`, no link may lead out of the archive.
     """
@@ -343,11 +343,11 @@ def take_entries(request, root, inside):
 
 
 def must_stay_inside(root, path):
-    """Links that go through other links may lead out although none of them looks like it."""
+    """Refuses links that lead out through other links, although none of them looks like it."""
     try:
         close(paths["resolve"](path, O_PATH, root, paths["BENEATH"]))
     except OSError as error:
-        # One that leads nowhere, or in a circle, is no danger.
+        # A link that leads nowhere, or in a circle, is no danger.
         if error.errno not in (2, 13, 20, 40):
             raise Problem(paths["LEADS_OUT"], path) from None
 
@@ -366,7 +366,7 @@ def parent_of(root, path, above):
 
 
 def descend(root, names, make=False):
-    """A directory below, through no link."""
+    """Opens a directory below, through no link."""
     directory = open(b".", READ_DIRECTORY, dir_fd=root)
     for name in names:
         try:
@@ -423,7 +423,7 @@ def link_again(root, target, name, parent):
 
 
 def both(name, source, target):
-    """Whether it is a directory on both sides; an error when it is on one."""
+    """Returns true for a directory on both sides; an error when it is one on only one side."""
     here = S_ISDIR(stat_in(name, source).st_mode)
     try:
         there = S_ISDIR(stat_in(name, target).st_mode)

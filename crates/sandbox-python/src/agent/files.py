@@ -55,7 +55,7 @@ def read_file(request, path, offset, length, can_be_taken):
 
 
 def write_file(request, path, append, parents, mode, modified):
-    """Whole and at once, or at the end of what is there."""
+    """Writes complete content at once, or at the end of an existing file."""
     append, mode, modified = as_number(append), as_number(mode), as_number(modified)
     with Place(path, as_number(parents)) as place:
         if place.is_directory:
@@ -88,7 +88,7 @@ def write_file(request, path, append, parents, mode, modified):
 
 
 def set_modified(fd, modified):
-    """A time that the file system cannot have is no reason to refuse the file."""
+    """Sets the time of the last change. A time that the file system cannot have is ignored."""
     try:
         utime(fd, (modified, modified))
     except (OSError, OverflowError):
@@ -103,7 +103,7 @@ def open_end(path, place, mode):
 
 
 def mode_of(path, mode):
-    """What is there must be a file that may be written, and its mode is kept."""
+    """Returns the mode of an existing file, which must be one that may be written, and which is kept."""
     try:
         fd = paths["open_regular"](path, O_WRONLY | O_NOFOLLOW)
     except FileNotFoundError:
@@ -211,7 +211,7 @@ def remove_file(request, path, recursive):
 def remove_tree(parent, name, request=None):
     """Removes a directory with everything in it, however deep. What is too deep is first moved up.
 
-    Without a request nobody waits, and it is not to pause.
+    Without a request it does not pause.
     """
     flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | paths["O_DIRECTORY"]
     stack = [(open(name, flags, dir_fd=parent), name)]
@@ -318,7 +318,7 @@ def find_files(request, path, name, has_name, contains, has_contains, limit):
 
 
 def lines_of(walk, found, wanted, most):
-    """Lines that contain it, of whatever length, in a fixed amount of memory."""
+    """Finds lines that contain the text, of whatever length, in a fixed amount of memory."""
     hits = []
     try:
         fd = open(found.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, dir_fd=walk.directory)
@@ -359,7 +359,7 @@ def lines_of(walk, found, wanted, most):
 
 
 def lines_in(piece, at, last, line, wanted, most, hits):
-    """Adds those that are whole in this piece, from line to line that has it; returns the next number."""
+    """Adds lines that are complete in this piece, from hit to hit; returns the number of the next line."""
     while len(hits) < most:
         found = piece.find(wanted, at, last)
         if found < 0 or found >= last:

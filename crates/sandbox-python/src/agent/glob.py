@@ -1,8 +1,8 @@
-"""Patterns for names, as shells have them, in time that no pattern makes long."""
+"""Patterns for names, as shells have them, matched in bounded time."""
 
 
 def matches(pattern, path):
-    """Whether a path below a directory matches. Without `/`, a pattern is about the last name alone."""
+    """Returns true when a path below a directory matches. A pattern without `/` is matched against the last name only."""
     if b"/" in pattern:
         if pattern[:1] == b"/":
             pattern = pattern[1:]
@@ -29,7 +29,7 @@ def parts_match(parts, names):
 
 
 def name_matches(pattern, name):
-    # A byte that is no UTF-8 is a character of its own.
+    # A byte that is no UTF-8 counts as a character.
     pattern = pattern.decode("utf-8", "surrogateescape")
     name = name.decode("utf-8", "surrogateescape")
     at = here = 0
@@ -52,7 +52,7 @@ def name_matches(pattern, name):
 
 
 def one(pattern, at, character):
-    """How long what stands for that character is; 0 when it does not."""
+    """Returns the length of the element that stands for that character; 0 when it does not."""
     if at >= len(pattern):
         return 0
     first = pattern[at]

@@ -1,4 +1,4 @@
-"""Ports of the container's loopback whose connections the host takes, each as a stream in both directions."""
+"""Ports of the container's loopback whose connections the host accepts, each as a stream in both directions."""
 
 from _socket import AF_INET, SOCK_STREAM, socket
 from collections import deque
@@ -14,7 +14,7 @@ LISTENERS = {}
 
 
 def listen(request):
-    """A port that nobody else listens on."""
+    """Listens on a free port."""
     listener = Listener(request.agent)
     LISTENERS[listener.port] = listener
     return [number(listener.port)]
@@ -22,7 +22,7 @@ def listen(request):
 
 
 def accept(request, port):
-    """The next connection to a port that was given."""
+    """Waits for the next connection to a port."""
     client = yield from LISTENERS[as_number(port)].next(request)
     request.answer()
     request.close()
@@ -34,7 +34,7 @@ def accept(request, port):
 
 
 class Listener:
-    """Nothing is accepted before somebody waits for it: until then it waits in the kernel's queue."""
+    """A listening socket. A connection stays in the kernel's queue until a request waits for it."""
 
     def __init__(self, agent):
         self.agent = agent
@@ -74,9 +74,9 @@ class Listener:
         try:
             fd, _ = self.socket._accept()
         except (BlockingIOError, ConnectionError):
-            return  # it has gone again
+            return  # the connection has ended again
         except OSError:
-            # No descriptor is left.
+            # There is no descriptor left.
             self.pause()
             self.agent.requests.later(POLL_INTERVAL, self.resume)
             return
@@ -86,7 +86,7 @@ class Listener:
 
 
 class Turn:
-    """One that waits. What it was given ends with it, unless it was taken."""
+    """A waiting request. A connection that it was given ends with it, unless it was taken."""
 
     def __init__(self, request):
         self.request = request

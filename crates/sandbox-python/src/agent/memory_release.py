@@ -1,7 +1,7 @@
-"""What a large file takes is given back beside other work.
+"""Frees the memory of large files beside other work.
 
-To free a gigabyte of memory takes more than a tenth of a second, of whoever lets go of the file last. That is a process of its
-own here, which does nothing else.
+Freeing a gigabyte of memory takes more than a tenth of a second, in the process that closes the file last. That is a
+process of its own here, which does nothing else.
 """
 
 from posix import O_CLOEXEC, O_NOFOLLOW, O_PATH
@@ -22,7 +22,7 @@ def unlinked(request, name, directory):
 
 
 def renamed(request, name, directory, there):
-    """Moves something to a place where something else may be."""
+    """Moves something to a path where something else may be."""
     former = held(there.name, there.parent)
     try:
         rename(name, there.name, src_dir_fd=directory, dst_dir_fd=there.parent)
@@ -31,18 +31,18 @@ def renamed(request, name, directory, there):
 
 
 def held(name, directory):
-    """A large file by its only name, before that is taken from it. `None` for anything else."""
+    """Opens a large file with a single name, before that name is removed. `None` for anything else."""
     try:
         status = stat(name, dir_fd=directory, follow_symlinks=False)
         if S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_blocks * 512 >= LARGE:
             return open(name, O_PATH | O_NOFOLLOW | O_CLOEXEC, dir_fd=directory)
     except OSError:
-        pass  # what is wrong with it shows when it is removed
+        pass  # the problem shows when it is removed
     return None
 
 
 def let_go(request, file):
-    """Closes what `held` gave, and is done when what it took is free."""
+    """Closes what `held` returned, and ends when its memory is free."""
     if file is None:
         return
     if fstat(file).st_nlink:
@@ -58,7 +58,7 @@ def let_go(request, file):
     if pid == 0:
         close_last(file, near)
     if pid is not None:
-        owners[pid] = None  # nobody has asked for it
+        owners[pid] = None  # it was not started by the host
     for each in (file, *ends):
         close(each)
     for _ in range(ROUNDS):
@@ -68,7 +68,7 @@ def let_go(request, file):
 
 
 def close_last(file, near):
-    """In the new process: its end closes the file, once nobody else has it. It has nothing else of the agent's."""
+    """Ends, in the new process, which closes the file last. The process has nothing else of the agent."""
     try:
         dup2(near, 0)
         dup2(file, 1)

@@ -1,4 +1,4 @@
-"""From a path to a descriptor. No magic link is followed, and nothing is opened that only shows the kernel."""
+"""Resolves a path to a descriptor. No magic link is followed, and nothing is opened that only shows the kernel."""
 
 import sys
 from posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDONLY
@@ -58,7 +58,7 @@ def learn_devices():
 
 
 def opened(path, flags):
-    """Opens it unless it shows the kernel."""
+    """Opens a path unless it shows the kernel."""
     fd = resolve(path, flags)
     if is_pseudo(fstat(fd)):
         close(fd)
@@ -95,11 +95,11 @@ def must_be_regular(status):
 
 
 class Place:
-    """A directory, and the name of something in it that may not exist."""
+    """A directory, and the name of an entry in it that may not exist."""
 
     def __init__(self, path, parents=False):
         stripped = path.rstrip(b"/")
-        self.is_directory = len(stripped) < len(path)  # the path said so
+        self.is_directory = len(stripped) < len(path)  # the path ends in a slash
         above, _, self.name = stripped.rpartition(b"/")
         self.parent = None
         try:
@@ -153,7 +153,7 @@ def kind_of(status):
 
 
 class Found:
-    """Something found on a walk."""
+    """An entry that was found on a walk."""
 
     def __init__(self, name, path, status, depth):
         self.name, self.path, self.status, self.depth = name, path, status, depth
@@ -161,7 +161,7 @@ class Found:
 
 
 class Walk:
-    """Everything below a directory, sorted, no link followed. Goes into a directory when asked to."""
+    """Walks everything below a directory, sorted, no link followed. Enters a directory when asked to."""
 
     def __init__(self, directory):
         self.levels = []
@@ -193,7 +193,7 @@ class Walk:
         return None
 
     def enter(self, found):
-        """Says whether that was possible."""
+        """Enters a directory. Returns false when that is not possible."""
         if len(self.levels) > MAX_DEPTH:
             raise Problem(TOO_DEEP)
         device = found.status.st_dev

@@ -1,6 +1,6 @@
-"""All processes of a container but this one, held still and let go on.
+"""Pauses and resumes all processes of a container but this one.
 
-They are stopped, and not frozen by the engine, so that this one hears when its host is gone and ends them.
+They are stopped, and not frozen by the engine, so that this process sees when its host is gone and ends them.
 """
 
 from posix import getpid, kill
@@ -11,12 +11,12 @@ EAGAIN = 11
 
 kernel = load("processes")
 processes, below = kernel["processes"], kernel["below"]
-STILL = b"TtZXxD"  # what waits for the kernel (D) is stopped when it has what it waits for
+STILL = b"TtZXxD"  # a process that waits for the kernel (D) is stopped when it continues
 
 
 class Pauser:
     def __init__(self):
-        self.before = None  # while they are held: who had been stopped already
+        self.before = None  # while they are paused: processes that had been stopped already
 
     def pause(self):
         if self.before is None:
@@ -33,7 +33,7 @@ class Pauser:
         before, self.before = self.before, None
         if before is None:
             return
-        # Who waits for another one goes on after it, and so never meets it while it is stopped.
+        # A process that waits for another one continues after it, and so never sees it stopped.
         for pid in reversed(oldest_first(others())):
             if pid not in before:
                 tell(pid, SIGCONT)
@@ -51,7 +51,7 @@ def others():
 
 
 def oldest_first(table):
-    """Whoever has started another one comes before it."""
+    """Sorts parents before the processes that they have started."""
     return sorted(table, key=lambda pid: (depth(table, pid), pid))
 
 
@@ -64,7 +64,7 @@ def depth(table, pid):
 
 def tell_others(signal):
     if getpid() == 1:
-        tell(-1, signal)  # all there are, also those that come to be now
+        tell(-1, signal)  # all processes, also those that start now
     else:
         for pid in others():
             tell(pid, signal)

@@ -1,4 +1,4 @@
-"""Between descriptors and streams of the connection."""
+"""Copies between descriptors and streams of the connection."""
 
 import sys
 from collections import deque
@@ -12,7 +12,7 @@ from termios import FIONREAD
 
 DATA, END, CREDIT, BROKEN = 3, 4, 5, 22
 WINDOW = 1 << 20
-# Kept back for what has to come before something else, such as before the end of a process.
+# Reserved for what has to come before something else, such as before the end of a process.
 RESERVE = 128 << 10
 CHUNK = 64 << 10
 DYING = 1.0  # how long a worker may take to die after it has closed its control stream
@@ -22,12 +22,12 @@ number = codec["number"]
 
 
 def available(fd):
-    """Bytes that can be read now."""
+    """Returns the number of bytes that can be read now."""
     return int.from_bytes(ioctl(fd, FIONREAD, bytes(4)), sys.byteorder)
 
 
 class Source:
-    """What is read from a descriptor goes to the host."""
+    """Sends what is read from a descriptor to the host."""
 
     def __init__(self, agent, fd, stream, terminal=False):
         self.agent, self.fd, self.stream = agent, fd, stream
@@ -61,13 +61,13 @@ class Source:
             self.take(min(CHUNK, self.credit - RESERVE))
 
     def take(self, most):
-        """Reads once; says how many bytes came."""
+        """Reads once; returns the number of bytes."""
         try:
             data = read(self.fd, most)
         except BlockingIOError:
             return 0
         except OSError:
-            data = b""  # a terminal that nobody has open any more
+            data = b""  # a terminal that no process has open any more
         if data:
             self.credit -= len(data)
             if self.owed is not None:
@@ -78,7 +78,7 @@ class Source:
         return len(data)
 
     def drain(self):
-        """Sends all that was there when it was first asked for. Says whether that was possible: if not, it is asked again."""
+        """Sends all that was there when this was first called. Returns false when there was no room, to be called again."""
         if self.fd is not None and self.owed is None:
             self.owed = self.credit if self.terminal else available(self.fd)
         while self.fd is not None and self.owed > 0:
@@ -90,7 +90,7 @@ class Source:
         return True
 
     def send_some(self):
-        """Sends what is there now, as far as there is room for it that is not kept back."""
+        """Sends what is there now, as far as there is room that is not reserved."""
         left = 0 if self.fd is None else min(available(self.fd), self.credit - RESERVE)
         while left > 0 and self.fd is not None:
             count = self.take(min(CHUNK, left))
@@ -118,18 +118,18 @@ class Source:
         self.go_on()
 
     def go_on(self):
-        """What has waited for this stream goes on."""
+        """Resumes what has waited for this stream."""
         dependents, self.dependents = self.dependents, []
         for action in dependents:
             action()
 
     def dropped(self):
-        """Nobody reads it any more: who writes to it learns that."""
+        """Stops reading: a writer gets an error then."""
         self.forget()
 
 
 class ControlSource(Source):
-    """The control stream of a worker. What it wrote to the others before comes before."""
+    """The control stream of a worker. What the worker wrote to the other streams before is sent before."""
 
     def __init__(self, agent, fd, stream, others):
         self.others = others
@@ -167,7 +167,7 @@ class ControlSource(Source):
         return True
 
     def end(self):
-        """Usually the worker is dying, and its end says more than that of its stream."""
+        """Ends the stream. Usually the worker is dying, and its end says more than that of its stream."""
         if not self.has_ended:
             self.has_ended = True
             self.pause()
@@ -175,7 +175,7 @@ class ControlSource(Source):
 
 
 class Sink:
-    """What comes from the host is written to a descriptor."""
+    """Writes data from the host to a descriptor."""
 
     is_pipe = False
 
@@ -190,7 +190,7 @@ class Sink:
         self.watch(False)
 
     def watch(self, for_room):
-        """Whose reader is gone says so by itself, if it is a pipe; whether there is room is asked for."""
+        """Watches the descriptor. A pipe reports by itself that its reader is gone; room has to be asked for."""
         if for_room or self.watched:
             self.agent.unwatch(self.fd)
         self.watched = for_room
@@ -244,7 +244,7 @@ class Sink:
             self.taken = 0
 
     def broken(self):
-        """Nobody reads it any more, and the host learns that."""
+        """Reports to the host that the reader is gone."""
         self.agent.say(BROKEN, number(self.stream))
         self.forget()
 
@@ -274,13 +274,13 @@ class Sink:
 
 
 class PipeSink(Sink):
-    """Into a pipe: that nobody reads it any more is told at once, and not with the next write."""
+    """Writes into a pipe: a reader that is gone is reported at once, and not with the next write."""
 
     is_pipe = True
 
 
 class ProgramSink(PipeSink):
-    """The standard input of a program: how much of it was read is told with the end of the program."""
+    """The standard input of a program: the number of bytes that were read is reported with the end of the program."""
 
     written = 0
     gauge = None  # the other end of a pipe that nothing more is written to
@@ -299,7 +299,7 @@ class ProgramSink(PipeSink):
         super().forget()
 
     def read_bytes(self):
-        """How much the program has read by its end, or -1."""
+        """Returns the number of bytes that the program has read by its end, or -1."""
         self.is_over = True
         fd, self.gauge = self.gauge, None
         try:
@@ -312,7 +312,7 @@ class ProgramSink(PipeSink):
 
 
 class SocketSink(Sink):
-    """Into a socket, whose other end learns that nothing more comes and may go on to speak."""
+    """Writes into a socket, whose other end sees the end of the data and may continue to send."""
 
     def __init__(self, agent, there, stream):
         self.there = there
@@ -320,7 +320,7 @@ class SocketSink(Sink):
 
     @classmethod
     def both_ways(cls, agent, there, stream):
-        """What comes out of the socket goes to the host as the next stream."""
+        """Connects a socket in both directions: what comes from it goes to the host as the next stream."""
         Source(agent, dup(there.fileno()), stream | 1)
         cls(agent, there, stream)
 
@@ -335,7 +335,7 @@ class SocketSink(Sink):
 
 
 class ControlSink(Sink):
-    """The control stream of a worker; a descriptor may ride on what is written."""
+    """The control stream of a worker; a descriptor may be attached to what is written."""
 
     def __init__(self, agent, control, stream, heard):
         self.control = control

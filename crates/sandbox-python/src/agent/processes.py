@@ -1,4 +1,4 @@
-"""What the kernel says of the processes of a container, and of what they use."""
+"""The processes of a container and what they use, as the kernel shows them."""
 
 from posix import O_CLOEXEC, O_RDONLY
 from posix import close, getpid, listdir, open, pread, read, statvfs
@@ -6,11 +6,11 @@ from posix import close, getpid, listdir, open, pread, read, statvfs
 GROUP = "/sys/fs/cgroup/"
 COUNTER = []
 SHARED_MEMORY = b"/dev/shm"
-NOT_FILES = (b"/dev", b"/proc", b"/sys")  # what is mounted there is no disk of anybody
+NOT_FILES = (b"/dev", b"/proc", b"/sys")  # mounts below these are no disk of a process
 
 
 def contents(path):
-    """All of a file that the kernel makes up."""
+    """Returns all of a file that the kernel makes up."""
     file = open(path, O_RDONLY | O_CLOEXEC)
     try:
         data = b""
@@ -24,7 +24,7 @@ def contents(path):
 
 
 def kills_for_memory():
-    """How often the kernel has ended a process of this container for its memory. Asked often, so the file stays open."""
+    """Returns how often the kernel has killed a process of this container for memory. Called often, so the file stays open."""
     if not COUNTER:
         COUNTER.append(None)
         for place in ("memory.events", "memory/memory.oom_control"):
@@ -40,12 +40,12 @@ def kills_for_memory():
 
 
 def process_count():
-    """How many processes and threads the container has."""
+    """Returns the number of processes and threads of the container."""
     return counted(("pids.current", None), ("pids/pids.current", None))
 
 
 def counted(*places):
-    """A figure of the control group, from the first place that has it: a file, or a line of it by its name."""
+    """Returns a figure of the control group, from the first place that has it: a file, or a line of it by its name."""
     for path, name in places:
         try:
             words = contents(GROUP + path).split()
@@ -59,7 +59,7 @@ def counted(*places):
 
 
 def usage():
-    """CPU time in microseconds, bytes of memory, bytes of files in memory, and how many processes."""
+    """Returns CPU time in microseconds, bytes of memory, bytes of files in memory, and the number of processes."""
     cpu = counted(("cpu.stat", b"usage_usec")) or counted(("cpuacct/cpuacct.usage", None)) // 1000
     memory = counted(("memory.current", None), ("memory/memory.usage_in_bytes", None))
     # The kernel takes that back when it needs it.
@@ -91,7 +91,7 @@ def own_children():
 
 
 def look(pid):
-    """Its parent, start in ticks, state, session and what the kernel notes of it (`flags`)."""
+    """Returns parent, start in ticks, state, session and flags of a process."""
     try:
         fields = contents("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     except OSError:
@@ -103,7 +103,7 @@ def look(pid):
 
 
 def state_of_threads(pid):
-    """The state of a process that goes on without its first thread: one that a thread has which is not stopped, if any."""
+    """Returns the state of a process whose first thread has ended: that of a thread which is not stopped, if there is one."""
     states = set()
     try:
         threads = listdir("/proc/%d/task" % pid)

@@ -1,6 +1,6 @@
-"""What the host asks for and waits for: each a generator, run a step at a time between other work.
+"""Requests of the host: each a generator, run a step at a time between other work.
 
-A generator yields `WAIT` until there is news for it, a number of seconds, or nothing to go on as
+A generator yields `WAIT` until there is news for it, a number of seconds, or nothing to continue as
 soon as others had their turn. It returns the fields of its answer, or raises a `Problem` or an
 `OSError`. One that streams answers first, and its end is the end of its stream.
 """
@@ -15,15 +15,15 @@ CHUNK = 64 << 10
 WAIT = "wait"
 UNEXPECTED = 1
 FOREVER = 3600.0
-LARGE = 1 << 20  # bytes that have been moved by who can wait
-QUIET = 0.02  # seconds it waits at most
+LARGE = 1 << 20  # bytes after which a request may be delayed
+QUIET = 0.02  # maximum delay in seconds
 
 codec = load("codec")
 number, text, as_number = codec["number"], codec["text"], codec["as_number"]
 
 
 class Problem(Exception):
-    """What is wrong with a request, by a number that the host has words for."""
+    """An error of a request, as a number that the host has words for."""
 
     def __init__(self, code, detail=b""):
         self.code, self.detail = code, detail
@@ -73,7 +73,7 @@ class Request:
     # For its generator.
 
     def take(self):
-        """The next piece from the host, or `None` at its end."""
+        """Returns the next chunk from the host, or `None` at its end."""
         while not self.inbox:
             if self.is_complete:
                 return None
@@ -88,7 +88,7 @@ class Request:
         return data
 
     def room(self):
-        """How much may be given, once it is something."""
+        """Waits for room, and returns its size."""
         while self.credit <= 0 or not self.agent.has_room():
             if self.credit > 0:
                 self.agent.park(self)
@@ -166,8 +166,9 @@ class RequestQueue:
         heappush(self.timers, (monotonic() + seconds, self.count, action))
 
     def keep_quiet(self):
-        """For a moment, or until an interpreter has answered: it has been interrupted, and has less right to the processors
-        than all that moves a large file."""
+        """Delays large transfers for a moment, or until an interpreter has answered: it was interrupted, and needs the processors
+        more than a transfer does.
+        """
         self.is_quiet = True
         self.later(QUIET, self.go_on)
 
@@ -189,7 +190,7 @@ class RequestQueue:
         self.step_one(request)
 
     def run(self, generator):
-        """Something that nobody waits for."""
+        """Runs a generator that is not awaited."""
         request = Request(self, -1)
         request.answered = True
         request.generator = generator

@@ -1,11 +1,11 @@
-"""What a container may do, and the code in it may not.
+"""System calls that a container may use, and the code in it may not.
 
-A filter sees numbers and looks behind no pointer. With `openat2` the mode of a new file is behind
-one, so for code there is no such call, and programs take the older ones, whose modes the profile
-of the container judges. The agent itself makes it.
+A filter sees numbers and cannot follow a pointer. With `openat2` the mode of a new file is behind
+one, so for code there is no such call, and programs use the older ones, whose modes the profile
+of the container checks. The agent itself uses it.
 
 Nor does code get filters of its own: they are compiled to memory that is limited for the whole
-machine. It hears what a kernel without them says.
+machine. The call fails as on a kernel without filters.
 """
 
 import sys
@@ -24,7 +24,7 @@ worker = load("worker")
 
 
 def instruction(code, otherwise, value):
-    """A `struct sock_filter`, which goes on with the next one, or skips as many when the comparison fails."""
+    """Encodes a `struct sock_filter`, which continues with the next one, or skips `otherwise` when the comparison fails."""
     order = sys.byteorder
     return code.to_bytes(2, order) + bytes((0, otherwise)) + value.to_bytes(4, order)
 
@@ -46,12 +46,12 @@ PROGRAM = (
 
 
 def keep_login():
-    """Set once, it is set for all that starts here: nobody writes another name into the logs of the host."""
+    """Sets the login id, once for all that starts here, so that no process writes another name into the logs of the host."""
     if IS_FIRST:
         worker["_write_if_possible"]("/proc/self/loginuid", b"%d" % getuid())
 
 
 def give_up_calls():
-    """For this process and whatever it starts. It has no new privileges already."""
+    """Removes the calls from this process and everything that it starts. It has no new privileges already."""
     if IS_FIRST:
         worker["filter_calls"](PROGRAM)

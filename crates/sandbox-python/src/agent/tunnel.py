@@ -10,9 +10,9 @@ EINPROGRESS, EAGAIN, ECONNREFUSED = 115, 11, 111
 
 
 def connect(request, port, path, speaker, always):
-    """To a port of this host, in either kind of address, or to a Unix socket.
+    """Connects to a port of this host, IPv4 or IPv6, or to a Unix socket.
 
-    With the number of a process that was started here, what that has written goes before what it says there.
+    With the id of a process that was started here, what that has written comes before what it sends on the connection.
     """
     port, speaker, always = map(codec["as_number"], (port, speaker, always))
     places = [(AF_INET, ("127.0.0.1", port)), (AF_INET6, ("::1", port))]
@@ -48,7 +48,7 @@ def connect(request, port, path, speaker, always):
 
 
 class TunnelSource(pipes["Source"]):
-    """The way out. What the server's process wrote before goes before: always, or as far as there is room for it."""
+    """Data from a server. What its process wrote before comes before: always, or as far as there is room for it."""
 
     def __init__(self, agent, fd, stream, before, always):
         self.before, self.always = before, always
@@ -60,7 +60,7 @@ class TunnelSource(pipes["Source"]):
         elif self.credit <= RESERVE:
             self.pause()
         else:
-            # Counted first: what is added meanwhile may come after further output. Nothing is the end.
+            # Counted first: what is added meanwhile may come after further output. No data is the end.
             count = min(available(self.fd) or 1, CHUNK, self.credit - RESERVE)
             if self.let_go_before():
                 self.take(count)

@@ -1,4 +1,4 @@
-"""Changes below a directory, as the kernel tells them (inotify)."""
+"""Changes below a directory, as the kernel reports them (inotify)."""
 
 import sys
 from posix import O_CLOEXEC, O_DIRECTORY, O_NONBLOCK, O_RDONLY
@@ -20,7 +20,7 @@ WANTED = IN_MODIFY | IN_ATTRIB | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DE
 WANTED |= IN_ONLYDIR | IN_EXCL_UNLINK
 MAX_DIRECTORIES = 8192
 HALF_RENAME = 0.002
-POLL_INTERVAL = 0.5  # how often to look whether the directory itself is still there
+POLL_INTERVAL = 0.5  # interval of checking whether the directory itself still exists
 BUFFER = 256 << 10
 
 _function, _Long, _Pointer = worker["_function"], worker["_Long"], worker["_Pointer"]
@@ -61,7 +61,7 @@ class Watching:
         self.directories[watch] = path
 
     def add_below(self, path):
-        """Watches every directory below; gives what is found there."""
+        """Watches every directory below; yields what is found there."""
         if not self.recursive:
             return
         try:
@@ -107,7 +107,7 @@ class Watching:
         return said
 
     def tell(self, said, other):
-        """The changes that one word of the kernel means, as (kind, path, new path)."""
+        """Returns the changes that one event of the kernel means, as (kind, path, new path)."""
         watch, flags, _, name = said
         if flags & IN_Q_OVERFLOW:
             for _ in self.add_below(b""):

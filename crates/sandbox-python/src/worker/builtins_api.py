@@ -1,4 +1,4 @@
-"""What user code finds among the builtins, beside Python's own."""
+"""Names that user code finds among the builtins, beside Python's own."""
 
 import builtins
 
@@ -24,11 +24,11 @@ def offer(driver):
         return await tools("call", names, arguments)
 
     def call_tool_sync(*names, **arguments):
-        """The same as `call_tool` for code that does not await: waits until the result is there."""
+        """Calls a tool like `call_tool`, for code that does not await: waits until the result is there."""
         return tools("call_sync", names, arguments)
 
     def list_tools():
-        """The tools of the host: a list of dicts with `name`, `description` and `parameters`, a JSON schema."""
+        """Returns the tools of the host: a list of dicts with `name`, `description` and `parameters`, a JSON schema."""
         return tools("listing")
 
     def display(*objects, **options):

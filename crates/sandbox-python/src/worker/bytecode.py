@@ -1,18 +1,18 @@
-"""Gives a program as byte code of this interpreter, which others with the same byte code can start from.
+"""Writes a program as byte code of this interpreter, from which interpreters with the same byte code can start.
 
-It is a part of the zygote, which gives itself, and a program of its own for agents that start elsewhere.
+It is a part of the zygote, which writes its own byte code, and a program of its own for agents elsewhere.
 """
 
 import marshal
 import sys
 
-# As in `parts`.
+# As in `loader`.
 FILE_NAME = "<sandbox importlib._bootstrap %s>"
 OTHER = 3  # the exit status where this interpreter has other byte code than is asked for
 
 
 def compiled(sources, program, name):
-    """Byte code that does the same as a program of that text, whose first line is the table of its parts."""
+    """Returns byte code that does the same as a program of that text, whose first line is the table of its parts."""
     parts = {
         part: marshal.dumps(compile(source, FILE_NAME % part, "exec", dont_inherit=True))
         for part, source in sources.items()

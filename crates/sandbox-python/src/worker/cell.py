@@ -44,7 +44,7 @@ class Cells:
         self.displayhook = displayhook(self)
 
     def adopt(self):
-        """This process is a worker now."""
+        """Starts as a worker."""
         self.hook_up(self.main)
         sys.displayhook = self.displayhook
 
@@ -128,7 +128,7 @@ class Cells:
         return shown, error
 
     def compile(self, run):
-        """The code objects of a cell: its statements, then the last expression if it has one."""
+        """Returns the code objects of a cell: its statements, then the last expression if it has one."""
         flags = self.flags | TOP_LEVEL_AWAIT
         source = run.code
         code = expression_code(source, run.filename, flags)
@@ -153,7 +153,7 @@ class Cells:
         return codes
 
     def parsed(self, run, flags):
-        """The syntax tree and the text of a cell. One that is not Python may be what notebooks take beside it."""
+        """Returns the syntax tree and the text of a cell. A cell that is not Python may have commands and magics."""
         failure = None
         try:
             return compile(run.code, run.filename, "exec", flags, True), run.code
@@ -187,7 +187,7 @@ class Cells:
         return shown
 
     def show(self, value):
-        """The frames of the value of a cell, unless code has a way of its own to show it."""
+        """Returns the frames of the value of a cell, unless code shows values itself."""
         hook = getattr(sys, "displayhook", None)
         if hook is not self.displayhook and callable(hook):
             try:
@@ -246,7 +246,7 @@ class Cells:
         return None, error
 
     def finish_script(self, run, error):
-        """A program waits for its threads and runs its exit functions."""
+        """Waits for the threads of a program and runs its exit functions."""
         if getpid() != self.driver.pid or type(error) is KeyboardInterrupt:
             return error
         if "threading" in sys.modules:
@@ -260,7 +260,7 @@ class Cells:
     # Endings.
 
     def ending(self, run, error):
-        """The frame that says how the run ended, nothing when it just ended."""
+        """Returns the frame with the end of the run, or nothing when it just ended."""
         if type(error) is not KeyboardInterrupt:
             self.driver.interrupted = False
         self.driver.pending = False
@@ -290,7 +290,7 @@ def describe(error, filename):
 
 
 def displayhook(cells):
-    """Makes `sys.displayhook`. Code that has another one in its place shows values itself."""
+    """Makes `sys.displayhook`. Code that has replaced it shows values itself."""
 
     def displayhook(value):
         """Shows a value as that of a cell."""
@@ -305,7 +305,7 @@ def displayhook(cells):
 
 
 def without_indent(source):
-    """The text without the spaces that its first line begins with. Lines stay where they are."""
+    """Returns the text without the spaces that its first line begins with. Lines stay where they are."""
     lines = source.split("\n")
     first = next((line for line in lines if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip(" \t"))]
@@ -325,13 +325,13 @@ def exec_code(tree, filename, flags):
 
 
 def expression_code(source, filename, flags):
-    """The code of a single line that is an expression, compiled in one step, or None."""
+    """Returns the code of a single line that is an expression, compiled in one step, or None."""
     if "\n" in source or source[:1].isspace() or len(source) > MAX_LINE_LENGTH:
         return None
     try:
         return compile(source, filename, "eval", flags, True)
     except SyntaxError:
-        return None  # a statement, or an error that is found again where it is told
+        return None  # a statement, or an error that is found again where it is reported
 
 
 def future_flags(statement):
@@ -345,7 +345,7 @@ def future_flags(statement):
 
 
 def ends_with_semicolon(source, statement):
-    """Only brackets, comments and a semicolon can follow the last expression."""
+    """Returns true for a semicolon at the end. Only brackets, comments and a semicolon can follow the last expression."""
     lines = source.encode("utf-8", "surrogatepass").splitlines()[statement.end_lineno - 1 :]
     lines[0] = lines[0][statement.end_col_offset :]
     return any(line.split(b"#")[0].rstrip().endswith(b";") for line in lines)

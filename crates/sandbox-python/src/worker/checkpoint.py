@@ -1,9 +1,9 @@
-"""Copies of the interpreter that wait: what a snapshot has of it.
+"""Checkpoints of the interpreter: copies that wait, for snapshots.
 
-A copy is a fork of the worker between two requests. It is nobody's child but that of the cell's
-first process, so that code which waits for children does not meet it, and it lets go of every
-stream of the worker. When it is woken it leaves one more copy of itself and is the worker from
-there on. Before that it can give out its variables, by one more copy.
+A copy is a fork of the worker between two requests. Only the cell's first process is its parent, so that code
+which waits for children does not see it, and it releases every stream of the worker. When it is restored it
+leaves one more copy of itself and is the worker from there on. Before that it can export its variables, by one
+more copy.
 """
 
 import sys
@@ -28,7 +28,7 @@ text, number, frame = codec["text"], codec["number"], codec["frame"]
 
 
 def hold(driver, fields):
-    """Answers a request for a copy. Returns in the copy as well, once that is the worker."""
+    """Answers a request for a checkpoint. Returns in the copy as well, once that is the worker."""
     channel = driver.files.pop(0)
     driver.streams.flush()
     problem = obstacle()
@@ -47,7 +47,7 @@ def hold(driver, fields):
 
 
 def wait(driver, channel):
-    """The life of a copy. Returns when it is the worker."""
+    """Waits as a copy. Returns when it is restored."""
     setsid()
     set_signal(SIGINT, SIG_IGN)
     directory = where()
@@ -57,15 +57,15 @@ def wait(driver, channel):
         if left:
             become(driver, files, directory)
             middle, ours, quiet, adopts = left
-            # The next copy must have been left to others by then.
+            # The next copy must have been left to the first process by then.
             double_fork["forget"](middle, ours, quiet, adopts or driver.request.subreaper)
             return
 
 
 def attend(driver, channel):
-    """Says that it is there and does what it is told, until it is the worker: gives the streams of that.
+    """Reports that the copy is there and follows commands until it is restored. Returns the streams of the worker.
 
-    Returns in the next copy as well, with the channel of that one, which begins anew.
+    Returns in the next copy as well, with the channel of that one, which starts again.
     """
     peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
     peer.send(ARRIVED)
@@ -79,8 +79,8 @@ def attend(driver, channel):
         if data == PREPARE:
             following = files.pop()
         elif data != RESTORE:
-            _exit(0)  # nobody can wake it any more
-        # When there was no room for the next copy at first, there may be at last.
+            _exit(0)  # it cannot be restored any more
+        # When there was no room for the next copy at first, there may be now.
         if left is None:
             left, problem = double_fork["leave_copy"](later=True)
             if left is None and problem is None:
@@ -106,7 +106,7 @@ def where():
 
 
 def let_go(driver):
-    """The streams are the worker's alone."""
+    """Releases the streams of the worker."""
     driver.socket.close()
     driver.streams.abandon()
     null = open("/dev/null", O_RDWR | O_CLOEXEC)
@@ -141,7 +141,7 @@ def become(driver, files, directory):
 
 
 def obstacle():
-    """Why there can be no copy: threads do not survive a fork, and what they hold stays locked."""
+    """Returns why there can be no copy: threads do not survive a fork, and what they hold stays locked."""
     for _ in range(SETTLING):
         if python_threads() == 0:
             return None
@@ -156,10 +156,10 @@ def obstacle():
 
 
 def shared(driver, channel, threads):
-    """What the copy does not have, or not for itself."""
+    """Returns notes about what the copy lacks, or shares."""
     notes = []
     if threads is None:
-        notes.append("perhaps threads of libraries; nobody can count them here")
+        notes.append("perhaps threads of libraries; they cannot be counted here")
     elif threads > 1:
         notes.append("%d threads of libraries; those that can will start theirs again" % (threads - 1))
     for pid in children():
@@ -200,12 +200,12 @@ def name_of(pid):
 
 
 def others(own):
-    """Open descriptors that are not among those."""
+    """Returns the open descriptors that are not among those."""
     return {int(name) for name in listdir("/proc/self/fd")} - own
 
 
 def loop_files(loop):
-    """The descriptors of the event loop that cells share, if there is one. It stands still, and works in a copy."""
+    """Returns the descriptors of the event loop that cells share, if there is one. It does not run, and works in a copy."""
     try:
         return (loop._ssock.fileno(), loop._csock.fileno(), loop._selector.fileno())
     except Exception:

@@ -45,7 +45,7 @@ def cut(value):
 
 
 def split(body):
-    """The fields of a message or of a list. The host is trusted to write them well."""
+    """Splits a message or a list into its fields. The host is trusted to write them well."""
     fields = []
     at = 0
     while at < len(body):
@@ -73,7 +73,7 @@ def as_pairs(field):
 
 
 def received_files(ancillary):
-    """The descriptors that came with a message."""
+    """Returns the descriptors that came with a message."""
     files = []
     for level, kind, data in ancillary:
         if (level, kind) == (1, 1):  # SOL_SOCKET, SCM_RIGHTS

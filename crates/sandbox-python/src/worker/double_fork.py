@@ -1,11 +1,12 @@
-"""Forks whose child is nobody's child but that of the first process here, or without one of who starts workers.
+"""Double-forks, so that the first process here adopts the child, or without one the process that starts workers.
 
-Code that waits for children does not meet it. There is a process in between for a moment: it is forked, gives all its
-memory to a process of its own, and ends. So the memory of a large interpreter is taken down and copied once, and not twice.
-Where this process has one thread, the one in between is a child that ends without a signal, which only those are told of who
-ask for such children. Then nobody has to wait for its end.
+Code that waits for children does not see the child. There is a process in between for a moment: it is forked, hands all
+its memory to a process of its own, and ends. So the memory of a large interpreter is freed and copied once, and not twice.
+Where this process has one thread, the process in between is a child that ends without a signal, which only callers see
+that ask for such children. Then its end need not be awaited.
 
-A process that adopts orphans would get its copy back as a child. It adopts none from the fork to the end of the one in between.
+A process that adopts orphans would get its copy back as a child. It adopts none from the fork to the end of the process
+in between.
 """
 
 import gc
@@ -23,12 +24,12 @@ CLONE_VM = 0x00000100
 CLONE_VFORK = 0x00004000
 CLONE_CHILD_CLEARTID = 0x00200000
 CLONE_CHILD_SETTID = 0x01000000
-# With no signal at its end.
+# A child without a signal at its end.
 FORK = CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID
 HAND_OVER = FORK | CLONE_VM | CLONE_VFORK | SIGCHLD
 PR_GET_CHILD_SUBREAPER = 37
 PR_GET_TID_ADDRESS = 40
-# Of x86_64. Where the arguments have another order, a second fork does.
+# Of x86_64. Where the arguments have another order, a second fork does the same.
 SYS_CLONE = 56
 SYS_SET_TID_ADDRESS = 218
 SYS_RSEQ = 334
@@ -41,10 +42,10 @@ WALL = 0x40000000
 
 
 def leave_copy(threads=None, later=False):
-    """Forks. Gives what `begin` and `forget` need, or why that failed, and in the copy neither.
+    """Forks. Returns what `begin` and `forget` need, or the reason of a failure, and in the copy neither.
 
-    `threads` are those of this process, where they are known. One for later waits as a child of this process until it is
-    told to begin.
+    `threads` are those of this process, where they are known. With `later` the copy waits as a child of this process until
+    `begin` is called.
     """
     thread = own_thread()  # found before, so that the copy finds it at once
     ours, theirs = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
@@ -64,7 +65,7 @@ def leave_copy(threads=None, later=False):
         ours.close()
         ENDING.clear()
         if later and not theirs.recv(1):
-            _exit(0)  # nobody can tell it any more
+            _exit(0)  # its parent is gone
         in_between(theirs)
         return None, None
     theirs.close()
@@ -72,7 +73,7 @@ def leave_copy(threads=None, later=False):
 
 
 def adopts_orphans():
-    """Whether orphans below this process become its children."""
+    """Returns true when orphans below this process become its children."""
     found = load("worker")["_Long"]()
     try:
         load("worker")["prctl"](PR_GET_CHILD_SUBREAPER, addressof(found))
@@ -86,7 +87,7 @@ def adopt_orphans(whether):
 
 
 def count_threads():
-    """The threads of this process, with those of libraries; `None` where nobody knows."""
+    """Counts the threads of this process, with those of libraries; `None`: unknown."""
     try:
         return len(listdir("/proc/self/task"))
     except OSError:
@@ -94,12 +95,12 @@ def count_threads():
 
 
 def begin(middle, ours, quiet, adopts):
-    """Tells a copy for later that it is later."""
+    """Lets a copy that was forked for later begin."""
     ours.send(b"b")
 
 
 def forget(middle, ours, quiet, adopts):
-    """Takes the process in between, unless it stays. Where nobody meets it, it is taken when there is time: see `take`."""
+    """Reaps the process in between, unless it stays. Where it is not visible, it is reaped when there is time: see `take`."""
     if quiet and not adopts:
         ours.setblocking(False)
         ENDING[middle] = [ours, 0]
@@ -108,9 +109,9 @@ def forget(middle, ours, quiet, adopts):
 
 
 def wait_for(middle, ours, quiet, adopts):
-    """The same, at once."""
+    """Reaps the process in between at once."""
     try:
-        ours.recv(1)  # until both have let go of the other end
+        ours.recv(1)  # until both have closed the other end
         ours.close()
         for n in range(WAITS):
             if has_ended(middle):
@@ -122,11 +123,11 @@ def wait_for(middle, ours, quiet, adopts):
 
 
 def take():
-    """Takes those whose end nobody waited for, as far as they have ended. Gives the seconds after which to look again."""
+    """Reaps processes whose end was not awaited, where they have ended. Returns the seconds after which to check again."""
     again = SHORTEST * 2**WAITS
     for middle, ending in list(ENDING.items()):
         ours, looks = ending
-        # One that stays has let go of the other end, and is the copy.
+        # One that stays has closed the other end, and is the copy.
         if has_ended(middle) or looks > WAITS:
             del ENDING[middle]
             try:
@@ -135,7 +136,7 @@ def take():
                 pass  # code has closed it already
             continue
         again = min(again, SHORTEST * 2**looks)
-        # It may take long to be at its end, and does not once it is.
+        # It may take long until its end, and no longer.
         if looks < WAITS // 2 or is_let_go(ours):
             ending[1] += 1
     return again
@@ -152,7 +153,7 @@ def is_let_go(ours):
 
 
 def descriptors():
-    """Of this module, in this process."""
+    """Returns the descriptors of this module, in this process."""
     return [ours.fileno() for ours, _ in ENDING.values()]
 
 
@@ -172,10 +173,10 @@ def has_ended(middle):
 
 
 def in_between(theirs):
-    """Lets a process without a parent go on with all that this one has, and lets go of the other end.
+    """Lets a process without a parent continue with all that this one has, and closes the other end.
 
-    It has been said already that there is a copy. So when there is no room for one more process,
-    this one is it.
+    It was reported already that there is a copy. So when there is no room for one more process,
+    this one is the copy.
     """
     if hand_over(theirs):
         return
@@ -189,10 +190,10 @@ def in_between(theirs):
 
 
 def hand_over(theirs):
-    """A new process has this memory, all of it, and this one ends. Whether that was done.
+    """Hands all memory to a new process and ends. Returns false when that was not possible.
 
-    The kernel stops this process while the other one has its memory, and so until its end, which the other one brings about:
-    they are never at work at once.
+    The kernel stops this process while the other one has its memory, and so until its end, which the other one causes:
+    they never run at the same time.
     """
     thread = own_thread()
     if thread is None:
@@ -222,12 +223,12 @@ class Thread:
         if long.from_address(self.number_at).value & 0xFFFFFFFF != getpid():
             raise LookupError("another C library")
         names = dlopen(None, 0)
-        # These keep the interpreter's lock, as what is around a fork has to.
+        # These keep the interpreter's lock, as code around a fork has to.
         kind = type("Held", (worker["_Function"],), {"_flags_": FUNCFLAG_PYTHONAPI | worker["_Function"]._flags_})
         self.held_call = kind(dlsym(names, "syscall"))
         self.held_call.argtypes = [long] * 7
         self.around = {name: kind(dlsym(names, "PyOS_" + name)) for name in AROUND}
-        # What programs are told of processors; since version 2.35 of the library.
+        # What programs see of processors; since version 2.35 of the library.
         self.areas_at = None
         try:
             offset = long.from_address(dlsym(names, "__rseq_offset")).value
@@ -238,9 +239,9 @@ class Thread:
             self.areas_at = worker["_function"]("pthread_self")() + offset
 
     def fork(self):
-        """As `os.fork`, but that the child ends without a signal, and without what libraries want to do around a fork.
+        """Forks like `os.fork`, but the child ends without a signal, and without the functions of libraries around a fork.
 
-        That is about their threads, of which there must be none.
+        Those are about their threads, of which there must be none.
         """
         sys.audit("os.fork")
         # In between the interpreter holds locks of its own, so that no handler and no finalizer of user code may run.
@@ -268,7 +269,7 @@ class Thread:
         return done
 
     def settle(self):
-        """Says for a new process what only the first one has said."""
+        """Reports to the kernel for a new process what only the first one has reported."""
         if self.areas_at is not None:
             self.call(SYS_RSEQ, self.areas_at, RSEQ_SIZE, 0, RSEQ_SIGNATURE, 0, 0)
         threading = sys.modules.get("threading")
@@ -277,7 +278,7 @@ class Thread:
 
 
 def own_thread():
-    """That of this process and of each copy of it, if it is the only one there; `None` where nobody knows how it is kept."""
+    """Returns the thread of this process and of each copy of it, if it is the only one; `None`: unknown layout."""
     if not KNOWN:
         try:
             KNOWN.append(Thread() if uname().machine == "x86_64" else None)
@@ -288,5 +289,5 @@ def own_thread():
 
 AROUND = "BeforeFork", "AfterFork_Parent", "AfterFork_Child"
 KNOWN = []
-# The processes in between that were not yet seen to have ended: our end of each, and how often it was looked.
+# The processes in between whose end was not seen yet: our end of each, and how often it was checked.
 ENDING = {}

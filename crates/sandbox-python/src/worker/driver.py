@@ -2,8 +2,8 @@
 
 It shares a process with code that may break anything. So it keeps its own references to what it
 needs, runs with its own builtins, and undoes before each run what the last one did to the
-interpreter's settings. User code that is set on it can still destroy the driver; then the worker
-is dead or useless, and the host finds that out by itself.
+interpreter's settings. Hostile code can still destroy the driver; then the worker is dead or
+useless, and the host finds that out by itself.
 """
 
 import builtins
@@ -29,7 +29,7 @@ BUILTINS = __builtins__
 
 PROTOCOL = 1
 RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT, CHECKPOINT, EXPORT_VARIABLES, IMPORT_VARIABLES = range(1, 9)
-# What a host may still say to a run that is over.
+# What a host may still send to a run that has ended.
 LATE = (INTERRUPT, TOOL_RESULT)
 READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
 MARKED = 29
@@ -48,7 +48,7 @@ def timeval(seconds):
 
 # The signal that ends a worker whose control stream is lost. Nothing else uses it.
 LOST = 64
-# A worker that nobody has asked for that long is one that was made ahead.
+# A worker without a request for that long is one that was made ahead.
 MADE_AHEAD = timeval(0.002)
 FOR_EVER = timeval(0)
 MAIN_THREAD = get_ident()
@@ -68,7 +68,7 @@ NO_METADATA = text("{}") + text("")
 
 
 def lost():
-    """The host is gone, or code has closed what leads to it. No status of an exit says so: each may be one that code chose."""
+    """Ends because the connection to the host is lost. An exit status would not show that: each may be one that code chose."""
     try:
         set_signal(LOST, SIG_DFL)
     except Exception:
@@ -93,7 +93,7 @@ class Run:
 
 
 class Driver:
-    """Made in the zygote, so that a worker has only to `adopt` its request."""
+    """The driver is made in the zygote, so that a worker has only to `adopt` its request."""
 
     def __init__(self):
         self.socket = None
@@ -124,7 +124,7 @@ class Driver:
         self.modules = 0  # how many there are before any code runs
 
     def adopt(self, request):
-        """This process is now the worker that was asked for."""
+        """Starts as the worker of a request."""
         self.request = request
         self.socket = socket(AF_UNIX, SOCK_STREAM, 0, request.control)
         self.control = request.control
@@ -144,7 +144,7 @@ class Driver:
     # The control stream.
 
     def send(self, data):
-        """Writes whole frames. A copy of this process never speaks for it."""
+        """Writes whole frames. A copy of this process never writes for it."""
         if getpid() != self.pid:
             return
         self.masked += 1
@@ -158,7 +158,7 @@ class Driver:
             self.masked -= 1
 
     def show(self, data):
-        """Writes frames of the current run from whatever thread. Says whether there is one."""
+        """Writes frames of the current run from any thread. Returns false without a run."""
         main = get_ident() == MAIN_THREAD
         self.masked += main
         try:
@@ -173,7 +173,7 @@ class Driver:
         return True
 
     def mark(self):
-        """What was written so far comes before what is sent now. Returns the frame that says so."""
+        """Marks that what was written so far comes before what is sent now. Returns the frame with the marks."""
         self.marks += 1
         marks = self.streams.mark(self.current, self.marks)
         return frame(MARKED, number(self.current), *[number(mark) for mark in marks])
@@ -189,7 +189,7 @@ class Driver:
                 self.receive()
 
     def take_ending(self):
-        """Takes the processes that a copy of this one has left behind, until there is something else to do."""
+        """Reaps processes that a copy of this one has left behind, until there is something else to do."""
         while ENDING and not self.buffer:
             again = take_ending()
             if ENDING:
@@ -211,7 +211,7 @@ class Driver:
         return buffer[4], split(bytes(buffer[5:end]))
 
     def buffered_answer(self):
-        """The same, and a request stays where it is."""
+        """Returns the next answer; a request stays where it is."""
         return self.buffered_request() if len(self.buffer) > 4 and self.buffer[4] in LATE else None
 
     def receive(self, flags=0):
@@ -271,13 +271,13 @@ class Driver:
                     # A real signal, because only that wakes a call that blocks.
                     signal_thread(MAIN_THREAD, SIGINT)
             self.nagging = False
-            # One that came just now found this thread still there, and started no other.
+            # An interrupt that came just now found this thread still there, and started no other.
             if not (self.pending and self.running) or self.nagging:
                 return
             self.nagging = True
 
     def settle_interrupts(self):
-        """From here on no interrupt is meant for this request any more."""
+        """Ends the time in which interrupts are meant for this request."""
         self.running = False
         while self.nagging:
             sleep(NAG_SECONDS / 10)
@@ -355,7 +355,7 @@ class Driver:
     def run(self, run):
         self.count += 1
         self.shown = 0
-        # No code has run here, so that all is as it was set up.
+        # No code has run here, so that everything is as it was set up.
         fresh = self.tidied and self.count == 1
         self.begin(run.id, fresh)
         stdin = self.files.pop(0) if run.has_stdin else None
@@ -389,17 +389,18 @@ class Driver:
             self.calls.end()
 
     def tidy(self):
-        """Puts the streams in order for the next run while nobody waits for it. Threads of user code may undo that at any
-        time, so with them each run does it itself."""
+        """Puts the streams in order for the next run. Threads of user code may undo that at any time, so with threads each run
+        does it itself.
+        """
         try:
             if not self.buffer and thread_count() == 0:
                 self.streams.restore()
                 self.tidied = True
         except Exception:
-            pass  # the next run says so
+            pass  # the next run reports that
 
     def begin(self, request, fresh=False):
-        """From here on an interrupt is meant for this request."""
+        """Starts the time in which interrupts are meant for this request."""
         if not fresh:
             set_signal(SIGINT, self.on_interrupt)
         self.pending = self.interrupted = False
@@ -410,10 +411,10 @@ class Driver:
                 self.pending = True
 
     def was_meant(self, request):
-        """Whether a signal that came before this request began was meant for it, and not for the one before.
+        """Returns true when a signal that came before this request began was meant for it, and not for the one before.
 
-        The host names the request on the control stream before it signals, unless the request has called a
-        tool. Before that, it says nothing else there, but answers for an earlier request may still come.
+        The host names the request on the control stream before it sends the signal, unless the request has called a
+        tool. Before that, it sends nothing else there, but answers for an earlier request may still come.
         """
         self.receive(MSG_DONTWAIT)
         meant = False
@@ -436,7 +437,7 @@ class Driver:
         )
 
     def prepare(self, run, stdin, undo, fresh):
-        """Settings of this run. `undo` gets what brings the former ones back."""
+        """Applies the settings of this run. `undo` gets what restores the former ones."""
         tidied, self.tidied = self.tidied, False
         if not fresh:
             if tidied and thread_count() == 0 and self.streams.are_in_place():
@@ -454,7 +455,7 @@ class Driver:
         run_settings["apply"](undo, argv, run.cwd, run.env, self.work_dir)
 
     def leave_copy(self, outcome):
-        """User code that forked and did not exit ends here, as it would at the end of a program."""
+        """Ends a copy of this process: code that forked and did not exit ends here, as it would at the end of a program."""
         if getpid() == self.pid:
             return
         self.nagging = False
@@ -485,7 +486,7 @@ class Driver:
     # Display.
 
     def display(self, kind, bundle, metadata="{}", display_id=""):
-        """A display frame; `bundle` holds (mime, encoding, data as bytes)."""
+        """Returns a display frame; `bundle` holds (mime, encoding, data as bytes)."""
         items = [text(mime) + number(how) + codec["put"](data) for mime, how, data in bundle]
         return frame(
             DISPLAY,
@@ -497,7 +498,7 @@ class Driver:
         )
 
     def result(self, value):
-        """Frames for the value of a cell; may run user code."""
+        """Returns the frames for the value of a cell; may run user code."""
         if type(value) in cell["PLAIN"]:
             plain = cut(repr(value)).encode("utf-8", "backslashreplace")
             item = put(PLAIN_START + put(plain))
@@ -506,7 +507,7 @@ class Driver:
 
 
 def refused_by_hook():
-    """Why no code can run here any more, if that is so: nothing removes an audit hook that raises."""
+    """Returns why no code can run here any more, if that is so: nothing removes an audit hook that raises."""
     try:
         audit("compile", "", "<check>")
         audit("exec", refused_by_hook.__code__)
@@ -524,7 +525,7 @@ load("builtins_api")["offer"](DRIVER)
 
 
 def nudged(signum, frame):
-    """Does nothing, but a call that blocked has looked for other signals then."""
+    """Does nothing, but a call that blocked has handled other signals then."""
 
 
 def in_copy():
@@ -533,7 +534,7 @@ def in_copy():
 
 
 def serve(request):
-    """The whole life of a worker after it entered its cell."""
+    """Runs a worker after it has entered its cell."""
     DRIVER.adopt(request)
     DRIVER.arrivals = ARRIVALS(environ.get("HOME", "/home/sandbox"), DRIVER.streams.note)
     sys.meta_path.append(DRIVER.arrivals)

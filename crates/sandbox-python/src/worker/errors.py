@@ -16,8 +16,8 @@ cause_of, context_of = BaseException.__cause__.__get__, BaseException.__context_
 
 
 def describe(error, filename):
-    """Name, text and traceback of an exception. May run user code, and may raise."""
-    # First, because an interrupt ends it here, while `traceback` would go on with the next text.
+    """Returns name, text and traceback of an exception. May run user code, and may raise."""
+    # First, because an interrupt ends it here, while `traceback` would continue with the next text.
     value = value_of(error)
     load("hooks")["fill_linecache"]()
     if isinstance(error, SyntaxError):
@@ -40,9 +40,9 @@ def describe(error, filename):
 
 
 def shorten(error, trace, formers):
-    """Takes the middle out of tracebacks that would take too long, also of causes and contexts. Whether the first one is.
+    """Takes the middle out of tracebacks that would take too long, also of causes and contexts. Returns true for the first one.
 
-    They are put back: `formers` has each exception with its whole traceback and how many frames are left out.
+    They are put back: `formers` has each exception with its whole traceback and the number of frames that are left out.
     """
     seen, left, is_first = {id(error)}, [(error, trace)], True
     first_is_long = False
@@ -81,7 +81,7 @@ def without_middle(trace):
 
 
 def tell_left_out(described, error, formers):
-    """Says in a traceback where frames are left out."""
+    """Adds to a traceback where frames are left out."""
     counts = {id(one): count for one, _, count in formers}
     seen, left = set(), [(described, error)]
     while left and counts:
@@ -97,7 +97,7 @@ def tell_left_out(described, error, formers):
 
 
 def frame_line(text):
-    """What is printed for a frame, or instead of those that are left out."""
+    """Returns the text of a frame, or of the frames that are left out."""
     mark = '  File "' + LEFT_OUT.partition("%d")[0]
     if not text.startswith(mark):
         return text
@@ -105,7 +105,7 @@ def frame_line(text):
 
 
 def describe_plainly(error):
-    """The same when the interpreter is too broken for more; runs no user code."""
+    """Describes an exception when the interpreter is too broken for more; runs no user code."""
     name = name_of(error)
     value = ""
     lines = ["Traceback (most recent call last):\n"]
@@ -136,7 +136,7 @@ def plain_frames(trace):
 
 
 def add_source(error):
-    """An error found after parsing does not know the line it is about."""
+    """Adds the line to an error that was found after parsing."""
     source = load("hooks")["SOURCES"].get(error.filename)
     if error.text is None and source is not None and error.lineno:
         lines = source.split("\n")
@@ -145,7 +145,7 @@ def add_source(error):
 
 
 def user_frames(trace, filename):
-    """The traceback from the first frame of user code on."""
+    """Returns the traceback from the first frame of user code on."""
     first = trace
     while first is not None and first.tb_frame.f_code.co_filename != filename:
         first = first.tb_next

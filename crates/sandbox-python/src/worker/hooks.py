@@ -1,4 +1,4 @@
-"""What happens when user code imports certain modules."""
+"""Actions after user code has imported certain modules."""
 
 import sys
 from os import environ
@@ -6,7 +6,7 @@ from os import environ
 STATE = {"driver": None}
 SOURCES = {}
 INLINE = "sandbox_inline"
-# What warnings name when a caller is asked for who is not there.
+# What warnings name when their caller does not exist.
 NOWHERE = ("<sys>", 0) if sys.hexversion >= 0x030C0000 else ("sys", 1)
 
 
@@ -63,7 +63,7 @@ def inline_spec():
 
 
 def show_now(*arguments, **options):
-    """`pyplot.show()`: what is open is shown at once."""
+    """Replaces `pyplot.show()`: open figures are shown at once."""
     driver = STATE["driver"]
     if driver is not None:
         load("rich")["show_figures"](driver)
@@ -94,7 +94,7 @@ def on_warnings(module):
 
 
 def places_below():
-    """Gives the lines at which the program stands that this is part of. A thread of user code is not called from there."""
+    """Returns the lines at which the program stands that this is part of. A thread of user code is not called from there."""
     bottom = bottom_frame()
     frame = sys._getframe()
     while bottom.f_code.co_name == "<module>" and frame is not None:
@@ -121,7 +121,7 @@ def on_asyncio(module):
 
 
 def in_shell(name):
-    """The action for a module whose ways to show something lead to a running IPython, or to a browser."""
+    """Returns the action for a module whose functions show something in a running IPython, or in a browser."""
 
     def action(module):
         load("shell")[name](STATE["driver"], module)
@@ -129,7 +129,7 @@ def in_shell(name):
     return action
 
 
-# Those that need to know the driver. For what the zygote has imported, they come when there is one.
+# Actions that need the driver. For modules that the zygote has imported, they run when there is one.
 OF_WORKERS = {
     "asyncio": on_asyncio,
     "IPython.core.display_functions": in_shell("show_displays"),
@@ -186,6 +186,6 @@ def fill_linecache():
 
 
 def entry(filename, source):
-    """A line cache entry; without a time it is never checked against a file."""
+    """Makes a line cache entry; without a time it is never checked against a file."""
     lines = [line + "\n" for line in source.split("\n")]
     return len(source), None, lines, filename

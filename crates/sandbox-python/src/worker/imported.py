@@ -1,4 +1,4 @@
-"""Which modules an interpreter has that it did not begin with, as names for interpreters that shall begin with them."""
+"""Names of modules that an interpreter has imported, for interpreters that shall start with them."""
 
 import sys
 from types import ModuleType
@@ -8,12 +8,12 @@ MAX_NAME_LENGTH = 100
 
 
 def names(driver):
-    """Those that variables are of, then the others, none of files in the sandbox. Code may have made all of this useless."""
+    """Returns modules of variables first, then the others, none of files in the sandbox. Code may have made the list useless."""
     try:
         known = list(sys.modules)
         new = known[driver.modules :]
         found = dict.fromkeys(of_variables(driver.cells.main))
-        # What is deeper comes with these, or is of a variable.
+        # Submodules come with these, or belong to a variable.
         found.update(dict.fromkeys(name for name in new if "." not in name))
         found.update(dict.fromkeys(name for name in new if name.count(".") == 1 and "._" not in name))
         at_first = set(known[: driver.modules])

@@ -1,7 +1,7 @@
-"""Makes packages importable that were installed into the box while the interpreter runs.
+"""Makes packages importable that were installed into the sandbox while the interpreter runs.
 
 `install_packages` puts them into one directory, and pip that code starts into another: the packages of the
-user, which outside an interpreter finds when it starts.
+user, which other interpreters find when they start.
 """
 
 import os
@@ -32,7 +32,7 @@ class Arrivals:
             self.changed = {self.own: None, user: None}
 
     def look(self):
-        """Shows what was installed since the last time. Tells whether there is anything."""
+        """Shows what was installed since the last time. Returns true when there is anything."""
         arrived = False
         for directory, before in self.changed.items():
             # Most have none, and an exception each time would take longer than what a small run does.
@@ -111,6 +111,6 @@ def lines_of(path):
 
 
 def put_first(name, path):
-    """Programs that code starts find what was installed, too."""
+    """Puts a directory first in a variable, so that programs which code starts find what was installed, too."""
     former = environ.get(name)
     environ[name] = path + ":" + former if former else path

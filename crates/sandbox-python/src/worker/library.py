@@ -1,4 +1,4 @@
-"""What the C library keeps of its own: standard output of C code, the time zone, the locale."""
+"""State of the C library: standard output of C code, the time zone, the locale."""
 
 import sys
 from os import environ
@@ -10,8 +10,9 @@ LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
 
 def _prepared():
-    """Has C code write by lines, as on a terminal, so that what it prints keeps its place. Returns what writes out the
-    rest of a line."""
+    """Has C code write by lines, as on a terminal, so that its output keeps its place. Returns what flushes the rest of a
+    line.
+    """
     try:
         from _ctypes import FUNCFLAG_CDECL, CFuncPtr, _SimpleCData, dlopen, dlsym
     except ImportError:
@@ -40,7 +41,7 @@ def _prepared():
     lines(stream, None, LINES, 0)
 
     def flush_c():
-        # This one alone: others may be held by a thread that waits for input.
+        # Only this stream: others may be locked by a thread that waits for input.
         flush(stream)
 
     return flush_c
@@ -50,22 +51,22 @@ flush = _prepared()
 
 
 def forget():
-    """Nothing of this process's environment is for the processes that it forks."""
+    """Removes the environment of this process, which is not for the processes that it forks."""
     environ.clear()
-    # What leads to no file; otherwise the zone of the host would be taken for that of a cell.
+    # A zone without a file; otherwise the zone of the host would be taken for that of a cell.
     environ["TZ"] = "UTC0"
     tzset()
     del environ["TZ"]
 
 
 def follow_all():
-    """The variables are others than those that this process was forked with."""
+    """Applies variables that are others than those with which this process was forked."""
     tzset()
     follow(LOCALE)
 
 
 def follow(names):
-    """Variables of these names were set or removed. What was read of them before is read again."""
+    """Applies variables of these names, which were set or removed."""
     if any(name in ZONE for name in names):
         tzset()
     if any(name in LOCALE for name in names):
@@ -73,11 +74,11 @@ def follow(names):
 
 
 def follow_locale():
-    """The kind of characters alone, as an interpreter does when it starts."""
+    """Sets the character type, and nothing else, as an interpreter does when it starts."""
     from _locale import LC_CTYPE, setlocale
 
     wanted = next((environ[name] for name in LOCALE if environ.get(name)), "")
-    # An interpreter that is told the plainest one takes a better one.
+    # An interpreter takes a better locale than the plainest one.
     if wanted not in ("", "C", "POSIX"):
         try:
             setlocale(LC_CTYPE, "")

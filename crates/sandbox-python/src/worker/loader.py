@@ -1,4 +1,4 @@
-"""Comes before every program: the parts by name, each loaded when it is first asked for.
+"""Comes before every program: loads its parts by name, each when it is first needed.
 
 `SOURCES`, the parts as text or as byte code, stands before this file in the program.
 """
@@ -12,17 +12,17 @@ from _signal import signal as set_signal
 # The first two as in every interpreter; an interrupt must not end a worker before its driver runs.
 IGNORED = (SIGPIPE, SIGXFSZ, SIGINT)
 
-# Every part runs with its own copy of the builtins, so that user code which replaces `len` or
-# `print` for everyone does not reach it. It is also how a frame of a part is recognised.
+# Every part runs with its own copy of the builtins, so that user code which replaces `len` or `print` does not affect
+# it. It is also how a frame of a part is recognised.
 BUILTINS = dict(vars(sys.modules["builtins"]))
 PARTS = {}
-# Warnings that name the caller pass by the frames of files that are called like this, as by those of `import` itself: below
-# user code there is nothing that it should hear of.
+# Warnings that name the caller skip the frames of files with such names, as those of `import` itself: below user code
+# there is nothing that it should see.
 FILE_NAME = "<sandbox importlib._bootstrap %s>"
 
 
 def load(name):
-    """The namespace of a part, compiled when it is first asked for."""
+    """Returns the namespace of a part, compiled when it is first needed."""
     part = PARTS.get(name)
     if part is None:
         part = {"__name__": "<sandbox %s>" % name, "__builtins__": BUILTINS, "load": load}
@@ -39,7 +39,7 @@ def code_of(name):
 
 
 def reset_signals(ignored=IGNORED, numbers=range(1, 65)):
-    """The dispositions a fresh interpreter has, whatever the parent process left."""
+    """Sets the dispositions of a fresh interpreter, whatever the parent process left."""
     pthread_sigmask(SIG_SETMASK, ())
     for number in numbers:
         try:

@@ -1,7 +1,7 @@
 """`!command` and `%pip` in cells.
 
 Python comes first: only a cell that does not compile is looked at, and of it only the lines that
-the compiler points at. So what is valid Python, and what stands in strings, never changes.
+the compiler points at. So valid Python, and the content of strings, never changes.
 """
 
 import builtins
@@ -16,7 +16,7 @@ HINT = "run it with the jupyter engine, which has IPython"
 
 
 def translate(source, filename, flags, error):
-    """The syntax tree and text of a cell with its commands translated, or the error raised."""
+    """Returns the syntax tree and text of a cell with its commands translated, or the error raised."""
     lines = source.split("\n")
     changed = set()
     tree = None
@@ -37,7 +37,7 @@ def translate(source, filename, flags, error):
 
 
 def translated(line):
-    """One line as Python, or None when it is no command of ours."""
+    """Returns one line as Python, or None when it is no command of ours."""
     code = line.lstrip()
     indent = line[: len(line) - len(code)]
     code = code.rstrip()
@@ -83,10 +83,10 @@ def shell(command, collect):
         arguments[2] = 'exec "$0" -m pip ' + command[len("%pip") :] + place_of_pip(words)
         arguments.append(sys.executable)
     for stream in (sys.stdout, sys.stderr):
-        # One that code has put there may have no more than `write`.
+        # A stream that code has put there may have no more than `write`.
         getattr(stream, "flush", int)()
     done = subprocess.run(arguments, stdout=subprocess.PIPE if collect else None)
-    # Whatever the command has installed is there for the next line.
+    # What the command has installed is there for the next line.
     load("hooks")["STATE"]["driver"].arrivals.look()
     if collect:
         return done.stdout.decode("utf-8", "replace").splitlines()
@@ -121,7 +121,7 @@ def facts(name, value, detailed):
 
 
 def fact(name, get):
-    """One line, where there is something to say."""
+    """Returns one line, where there is a value."""
     try:
         value = get()
     except Exception:
@@ -142,7 +142,7 @@ def check_pip(words):
 
 
 def finds_elsewhere(words):
-    """Tells whether pip is told where packages are, which may be files."""
+    """Returns true when options of pip name where packages are, which may be files."""
     told = ("--no-index", "--find-links", "-f", "--index-url", "-i", "--extra-index-url")
     if any(word.split("=")[0] in told for word in words):
         return True
@@ -151,13 +151,13 @@ def finds_elsewhere(words):
 
 
 def is_file(word):
-    """Tells whether that names a wheel, a project, or a list of packages in this sandbox, and no package of an index."""
+    """Returns true for a wheel, a project, or a list of packages in this sandbox, and not for a package of an index."""
     path = word.split("[")[0]
     return os.path.isfile(path) or (os.sep in path and os.path.isdir(path)) or path == "."
 
 
 def leads_out():
-    """Tells whether a packet could leave this sandbox: a datagram socket that is connected sends none."""
+    """Returns true when a packet could leave this sandbox: a datagram socket that is connected sends none."""
     import socket
 
     if any(environ.get(name) for name in ("https_proxy", "HTTPS_PROXY", "ALL_PROXY", "PIP_PROXY")):
@@ -173,7 +173,7 @@ def leads_out():
 
 
 def place_of_pip(words):
-    """Where pip installs for a virtual environment that cannot be changed: among the packages of the user."""
+    """Returns where pip installs for a virtual environment that cannot be changed: among the packages of the user."""
     own = ("--target", "-t", "--prefix", "--root", "--user")
     if "install" not in words or sys.prefix == sys.base_prefix:
         return ""

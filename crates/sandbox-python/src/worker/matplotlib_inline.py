@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 
 class FigureManager(FigureManagerBase):
-    """Nothing to manage: there is no window."""
+    """Manages nothing: there is no window."""
 
     def show(self):
-        """`Figure.show()` shows at the end of the cell, as every figure that is not held back."""
+        """Shows the figure at the end of the cell, as every figure that is not held back."""
         self.canvas.sandbox_wanted = True
 
 
@@ -19,7 +19,7 @@ class FigureCanvas(FigureCanvasAgg):
 
     manager_class = FigureManager
     sandbox_inline = True
-    # Whether it is shown without being asked for.
+    # True when it is shown without a call.
     sandbox_wanted = False
 
 

@@ -1,4 +1,4 @@
-"""Values that pickle knows by name alone, by value: functions, classes and what belongs to them."""
+"""Pickles values by value that pickle knows only by name: functions, classes and what belongs to them."""
 
 import marshal
 import pickle
@@ -22,7 +22,7 @@ from typing import TypeVar
 OWN = __name__
 MAIN = "__main__"
 HEAP_TYPE = 1 << 9
-# Of a class, what Python makes anew.
+# Attributes of a class that Python makes again.
 MADE_BY_CLASS = {"__dict__", "__weakref__", "__module__", "__qualname__", "__slots__", "__orig_bases__", "_abc_impl"}
 MADE_BY_NAMEDTUPLE = {
     "__new__", "__repr__", "__getnewargs__", "__match_args__", "__replace__", "__slots__", "__doc__",
@@ -33,7 +33,7 @@ MADE_BY_ENUM = {
     "_new_member_", "_use_args_", "_unhashable_values_", "_unhashable_values_map_", "_hashable_values_",
     "_value_repr_", "_boundary_", "_flag_mask_", "_all_bits_", "_inverted_", "_singles_mask_", "_order_",
 }
-# Instances that are told by which they are.
+# Instances that are identified by their name.
 SENTINELS = ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY", "_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
 
 
@@ -76,7 +76,7 @@ class Pickler(pickle.Pickler):
         return make_function, arguments, state, None, None, fill_function
 
     def home_of(self, value):
-        """The module whose globals a function sees. `None` is `__main__`."""
+        """Returns the module whose globals a function uses. `None` is `__main__`."""
         space = value.__globals__
         if space is self.main.__dict__:
             return None
@@ -162,7 +162,7 @@ REDUCERS = {
 
 
 def own(space, left):
-    """What a class says itself."""
+    """Returns the attributes that a class defines itself."""
     slots = (GetSetDescriptorType, MemberDescriptorType)
     return {
         name: value
@@ -179,7 +179,7 @@ def name_of_type(value):
 
 
 def has_name(value):
-    """Whether another interpreter finds it under its name."""
+    """Returns true when another interpreter finds it by its name."""
     module = getattr(value, "__module__", None)
     if module == MAIN or module not in sys.modules:
         return module is None and getattr(sys.modules["builtins"], value.__name__, None) is value
@@ -202,7 +202,7 @@ class Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-# What is called when they are read.
+# Functions that are called when they are read.
 
 
 def main_module():

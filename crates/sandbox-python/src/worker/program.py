@@ -1,8 +1,8 @@
 """A zygote of a program: an interpreter that was started as the program and has stopped right before it.
 
-Its last step before a program is to import `sitecustomize`, and what it finds by that name is this zygote. Workers come
-back from that import: the program begins in them as in any interpreter, with nothing of ours below it. What it would
-import first, the zygote has imported; in a worker where that could have become something else, the program does not begin.
+Its last step before a program is to import `sitecustomize`, and this zygote has that name. Workers return from that
+import: the program begins in them as in any interpreter, with nothing of ours below it. The zygote has imported what the
+program would import first; in a worker where that could have become something else, the program does not begin.
 A variable that a module has set is set in the workers.
 """
 
@@ -19,10 +19,10 @@ PLACE = "/proc/self/fd/4"
 NAME = "sitecustomize"
 READY = 16
 PROTOCOL = 1
-HARMLESS = b"--version\0"
+VERSION_FLAG = b"--version\0"
 PR_SET_MM = 35
 PR_SET_MM_MAP = 14
-# What is read without `os.environ`: by the interpreter, its loader, its library, and what runs before this.
+# Variables that are read without `os.environ`: by the interpreter, its loader, its library, and what runs before this.
 UNSEEN = (
     "COVERAGE_",
     "GLIBC_",
@@ -42,7 +42,7 @@ KEPT = {}
 
 
 class Watched(dict):
-    """The variables of this process, and who was looked up."""
+    """The variables of this process, with the names that were looked up."""
 
     def __init__(self, variables):
         dict.__init__(self, variables)
@@ -59,7 +59,7 @@ class Watched(dict):
 
 
 def prepare(modules, imports):
-    """Imports those of the modules that are there; a `ValueError` says why no worker could be as if it had done that."""
+    """Imports the modules that are there; a `ValueError` explains why no worker could be as after the same imports."""
     import importlib.util
     import threading
 
@@ -93,7 +93,7 @@ def prepare(modules, imports):
 
 
 def forget_place():
-    """As if nothing had led here."""
+    """Removes the traces of how the interpreter got here."""
     import zipimport
 
     sys.path.remove(PLACE)
@@ -105,7 +105,7 @@ def forget_place():
 
 
 def places(path):
-    """What is there, so that something else in its place is noticed."""
+    """Records what is at a path, so that something else in its place is noticed."""
     found = []
     for name in path:
         try:
@@ -118,7 +118,7 @@ def places(path):
 
 
 def go_on(request):
-    """Lets the program begin, unless it is not to be as in a fresh interpreter."""
+    """Lets the program begin, unless the process would not be as a fresh interpreter."""
     try:
         problem = difference()
         if not problem:
@@ -127,13 +127,13 @@ def go_on(request):
         problem = "%s: %s" % (type(error).__name__, error)
     if problem:
         load("worker")["_refuse"]("program", problem)
-    # As where nobody has that module, which `difference` has seen to. What imports it takes it away.
+    # As without that module, which `difference` has checked. The importing code removes it.
     sys.modules[NAME] = KEPT[NAME]
     raise ImportError("No module named %r" % NAME, name=NAME)
 
 
 def become(request):
-    """Makes this process what a fresh one is, and waits until the host knows it."""
+    """Makes this process as a fresh one, and waits until the host knows it."""
     set_signal(SIGINT, default_int_handler)
     own_thread()
     own_number()
@@ -158,7 +158,7 @@ def become(request):
 
 
 def difference():
-    """What a fresh interpreter would find otherwise here."""
+    """Returns what a fresh interpreter would find otherwise here."""
     variables = KEPT["variables"]
     unseen = [name for name in environ if name.startswith(UNSEEN) and name not in variables]
     for name in list(variables) + unseen:
@@ -175,14 +175,14 @@ def difference():
 
 
 def own_thread():
-    """Interpreters before 3.13 leave the number of the thread as it was before a fork."""
+    """Sets the id of the thread, which interpreters before 3.13 leave as it was before a fork."""
     thread = sys.modules["threading"].main_thread()
     if hasattr(thread, "_set_native_id"):
         thread._set_native_id()
 
 
 def own_number():
-    """What `debugpy` writes before a line of its log."""
+    """Sets the process id that `debugpy` writes before a line of its log."""
     log = sys.modules.get("_pydevd_bundle._debug_adapter.pydevd_schema_log")
     if log is not None:
         log._pid = getpid()
@@ -190,7 +190,7 @@ def own_number():
 
 
 def own_time_zone():
-    """The zone is that of the host until another one was asked for."""
+    """Sets the time zone, which is that of the host until then."""
     environ["TZ"] = "UTC0"
     tzset()
     del environ["TZ"]
@@ -198,12 +198,12 @@ def own_time_zone():
 
 
 def show_as_fresh(arguments):
-    """Has the system show arguments and variables that this process would have been started with.
+    """Has the system show arguments and variables as if this process had been started with them.
 
-    It reads both from the memory of the process. Where it cannot be told that they are elsewhere, nothing happens.
+    The system reads both from the memory of the process. Where they cannot be moved, nothing happens.
     """
     function, long = load("worker")["_function"], load("worker")["_Long"]
-    words = contents("/proc/self/cmdline")[: -len(HARMLESS)] + b"".join(map(ended, arguments))
+    words = contents("/proc/self/cmdline")[: -len(VERSION_FLAG)] + b"".join(map(ended, arguments))
     text = words + b"".join(ended("%s=%s" % pair) for pair in environ.items())
     place = function("malloc", long)(len(text))
     function("memcpy", long, load("worker")["_Pointer"], long)(place, text, len(text))
@@ -226,7 +226,7 @@ def contents(path):
 
 
 def open_standard(number, name, mode):
-    """A standard stream as the interpreter makes it; what it made before was for another file."""
+    """Opens a standard stream as the interpreter does; the earlier one was for another file."""
     former = getattr(sys, name.strip("<>"))
     buffer = open_file(number, mode + "b", closefd=False)
     getattr(buffer, "raw", buffer).name = name

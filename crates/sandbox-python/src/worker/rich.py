@@ -28,7 +28,7 @@ BINARY = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf
 
 
 class Handle:
-    """What `display(..., display_id=...)` returns."""
+    """The result of `display(..., display_id=...)`."""
 
     def __init__(self, driver, display_id):
         self.display_id = display_id
@@ -45,7 +45,7 @@ class Handle:
 
 
 def result(driver, value):
-    """Frames for the value of a cell."""
+    """Returns the frames for the value of a cell."""
     bundle, metadata = represent(driver, value)
     done_with_figure(value)
     if not bundle:
@@ -66,7 +66,7 @@ def display(
     update=False,
     **options,
 ):
-    """`display()` of user code. Options of IPython that mean nothing here are let pass."""
+    """Implements `display()` of user code. Options of IPython without a meaning here are ignored."""
     if display_id is True:
         from os import urandom
 
@@ -86,7 +86,7 @@ def display(
 
 
 def merged(own, given):
-    """The metadata of a display, with those that the caller gave."""
+    """Returns the metadata of a display, with those that the caller gave."""
     if not isinstance(given, dict):
         return own
     return {**own, **{key: merged(own[key], value) if isinstance(own.get(key), dict) else value
@@ -99,7 +99,7 @@ def publish(driver, data, metadata=None, display_id=None, update=False):
         raise TypeError("data must be a dict, got: %r" % (data,))
     bundle = from_mimebundle(driver, data)
     if driver.current is None:
-        # A thread that outlived its run has nowhere to show anything.
+        # A thread that outlived its run can show nothing.
         sys.stdout.write("%s\n" % str(bundle[0][2] if bundle else b"", "utf-8", "replace"))
         return
     kept = limited(driver, bundle)
@@ -116,7 +116,7 @@ def clear(driver, wait):
 
 
 def represent(driver, value, include=None, exclude=None):
-    """The representations of a value by MIME type and their metadata. There are none when it shows itself."""
+    """Returns the representations of a value by MIME type and their metadata. There are none when it shows itself."""
     if shows_itself(driver, value):
         return {}, {}
     bundle = {}
@@ -144,7 +144,7 @@ def wanted(mime, include, exclude):
 
 
 def shows_itself(driver, value):
-    """Shows a value that has a way of its own to be shown. Says if that was so."""
+    """Shows a value that shows itself. Returns true if it did."""
     method = method_of(value, "_ipython_display_")
     if method is None:
         return False
@@ -152,7 +152,7 @@ def shows_itself(driver, value):
 
 
 def plain(value):
-    """The text of a value, as IPython writes it where the value asks for that and IPython is there."""
+    """Returns the text of a value, as IPython writes it where the value asks for that and IPython is there."""
     if method_of(value, "_repr_pretty_") is not None:
         try:
             from IPython.lib.pretty import pretty
@@ -164,7 +164,7 @@ def plain(value):
 
 
 def formatted(driver, value, include, exclude):
-    """What the `_repr_*_` methods of a value give: (mime, data, metadata)."""
+    """Returns what the `_repr_*_` methods of a value return: (mime, data, metadata)."""
     method = method_of(value, "_repr_mimebundle_")
     if method is not None:
         data, told = split_metadata(attempt(driver, method, include=include, exclude=exclude))
@@ -179,8 +179,7 @@ def formatted(driver, value, include, exclude):
 
 
 def method_of(value, name):
-    """A method of the class, as for special methods, or None. Proxies that answer to any name
-    do not have one."""
+    """Returns a method of the class, as for special methods, or None. Proxies that answer to any name do not have one."""
     try:
         if getattr(type(value), name, None) is None and name not in getattr(value, "__dict__", ()):
             return None
@@ -191,7 +190,7 @@ def method_of(value, name):
 
 
 def attempt(driver, method, name=None, **options):
-    """Calls a formatter; one that raises is left out, and says so unless it is only not there."""
+    """Calls a formatter; one that raises is left out with a note, unless it is only missing."""
     try:
         return method(**options)
     except NotImplementedError:
@@ -209,7 +208,7 @@ def split_metadata(value):
 
 
 def from_mimebundle(driver, bundle):
-    """A dictionary of mime types as bundle items, plain text first."""
+    """Returns a dictionary of MIME types as bundle items, plain text first."""
     items = []
     for mime in sorted(bundle, key=lambda mime: mime != "text/plain"):
         data = bundle[mime]
@@ -223,7 +222,7 @@ def from_mimebundle(driver, bundle):
 
 
 def encoded(mime, data):
-    """How the data of one mime type travels: (encoding, bytes)."""
+    """Returns how the data of one MIME type is sent: (encoding, bytes)."""
     if isinstance(data, (bytes, bytearray, memoryview)):
         return BASE64, b2a_base64(data, newline=False)
     if mime == "application/json" or mime.endswith("+json") or not isinstance(data, str):
@@ -234,7 +233,7 @@ def encoded(mime, data):
 
 
 def limited(driver, bundle):
-    """The bundle without what is over the limits; each drop says so."""
+    """Returns the bundle without what is over the limits; each drop is noted."""
     kept = []
     total = 0
     for mime, how, data in bundle:
@@ -254,7 +253,7 @@ def limited(driver, bundle):
 
 
 def figure_bundle(driver, value):
-    """A matplotlib figure has no method for this, so it is drawn here."""
+    """Draws a matplotlib figure, which has no method for this."""
     figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
     if figure is None or not isinstance(value, figure):
         return None
@@ -275,7 +274,7 @@ def draw(figure):
 
 
 def open_figures():
-    """The figures that our backend holds open, with their managers' numbers."""
+    """Returns the figures that our backend holds open, with their managers' numbers."""
     helpers = sys.modules.get("matplotlib._pylab_helpers")
     managers = helpers.Gcf.get_all_fig_managers() if helpers else ()
     return [
@@ -293,20 +292,20 @@ def show_figures(driver):
 
 
 def show_wanted_figures(driver):
-    """The same at the end of a run, unless all of them were made after `ioff()`."""
+    """Shows open figures at the end of a run, unless all of them were made after `ioff()`."""
     if any(figure.canvas.sandbox_wanted for _, figure in open_figures()):
         show_figures(driver)
 
 
 def done_with_figure(value):
-    """A figure that was shown as the value of a cell is not shown once more."""
+    """Closes a figure that was shown as the value of a cell, so that it is not shown once more."""
     for num, figure in open_figures():
         if figure is value:
             sys.modules["matplotlib._pylab_helpers"].Gcf.destroy(num)
 
 
 def dump(value):
-    """A value as JSON. What is none is written as Jupyter does it: dates, numbers of numpy, arrays, sets, NaN."""
+    """Writes a value as JSON. What has no JSON is written as Jupyter does it: dates, numbers of numpy, arrays, sets, NaN."""
     if not value and isinstance(value, dict):
         return "{}"
     from json import JSONEncoder
@@ -319,7 +318,7 @@ def dump(value):
 
 
 def as_json(value):
-    """The next best thing for a value that JSON does not know."""
+    """Converts a value that JSON does not know."""
     import datetime
     import numbers
     from collections.abc import Iterable, Mapping
@@ -346,7 +345,7 @@ def as_json(value):
 
 
 def cleaned(value):
-    """The same for a whole document, whose keys may be anything, and whose numbers may be none."""
+    """Converts a whole document, whose keys may be anything, and whose numbers may be no JSON."""
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The file of a script: it is there while the script runs, for what reads it again."""
+"""The file of a script: it exists while the script runs, for code that reads it again."""
 
 import sys
 from errno import EEXIST
@@ -34,15 +34,16 @@ class Script:
         self.places = places
 
     def put_into_directory(self, data):
-        """Puts the file where its name says, below the working directory, unless there is another one. Or `None`, also
-        where that is no directory of the sandbox's own, but one that it was lent."""
+        """Puts the file where its name says, below the working directory, unless there is another one. Returns `None` otherwise,
+        also where that is no directory of the sandbox itself, but a mounted one.
+        """
         if not is_own(getcwd(), self.home):
             return None
         inside = not self.filename.startswith("/") and ".." not in self.filename.split("/")
         return self.put(join(getcwd(), self.filename if inside else basename(self.filename)), data)
 
     def put_apart(self, data):
-        """Puts the file into a directory of its own. Or `None`."""
+        """Puts the file into a directory of its own. Returns `None` otherwise."""
         for number in range(TRIES):
             directory = "%s/script-%d-%d" % (environ.get("TMPDIR") or "/tmp", getpid(), number)
             try:
@@ -73,7 +74,7 @@ class Script:
         return path
 
     def make_directories(self, path):
-        """Makes those below the working directory that are missing."""
+        """Makes missing directories below the working directory."""
         missing = []
         while path not in ("", "/", getcwd()) and not is_there(path):
             missing.append(path)
@@ -83,7 +84,7 @@ class Script:
             self.made.append((rmdir, path))
 
     def remove(self, kept=0):
-        """Takes away what was made, but for directories in which something else is."""
+        """Removes what was made, but for directories in which something else is."""
         while len(self.made) > kept:
             take_away, path = self.made.pop()
             try:
@@ -92,7 +93,7 @@ class Script:
                 pass  # the script did it, or has files beside it
 
     def begin(self, module):
-        """Shows the script where it is: in its module, in its arguments, and where modules are looked for."""
+        """Shows the script where it is: in its module, in its arguments, and in the import path."""
         if self.path is not None:
             module.__file__ = self.path
             module.__loader__ = SourceFileLoader("__main__", self.path)
@@ -106,7 +107,7 @@ class Script:
         sys.path[:0] = self.places
 
     def end(self):
-        """Undoes that."""
+        """Undoes `begin`."""
         if type(sys.path) is list and sys.path[: len(self.places)] == self.places:
             del sys.path[: len(self.places)]
             if self.former is not None:
@@ -131,9 +132,9 @@ def is_there(path):
 
 
 def has(path, data):
-    """Whether there is a file with exactly this."""
+    """Returns true for a file with exactly this content."""
     try:
-        # One that is a pipe would have this wait for its writer.
+        # A pipe would have this wait for its writer.
         file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
     except (OSError, ValueError):
         return False

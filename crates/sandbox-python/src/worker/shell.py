@@ -1,4 +1,4 @@
-"""Stands for IPython where none runs: what libraries show by it is shown as by `display()`."""
+"""Stands in for IPython where none runs: what libraries show by it is shown as by `display()`."""
 
 import sys
 from os import environ
@@ -7,7 +7,7 @@ STATE = {"formatter": None, "shell": None}
 
 
 def show_displays(driver, module):
-    """IPython's own functions only print when no shell of it is running."""
+    """Replaces IPython's own functions, which only print when no shell of it is running."""
     import builtins
 
     for name in ("display", "update_display", "clear_output"):
@@ -23,7 +23,7 @@ def show_displays(driver, module):
 
 
 def show_published(driver, module):
-    """A shell that code starts itself has no terminal to print to."""
+    """Replaces the publisher of a shell that code starts itself, which has no terminal to print to."""
     publisher = module.DisplayPublisher
     publisher.publish, publisher.clear_output = Publisher.publish, Publisher.clear_output
     publisher._driver = driver
@@ -33,7 +33,7 @@ def offer_shell(driver, module):
     STATE["running"] = module.get_ipython
 
     def get_ipython():
-        """The shell that code has started, or what stands for one."""
+        """Returns the shell that code has started, or what stands in for one."""
         return running_shell() or shell_of(driver)
 
     module.get_ipython = get_ipython
@@ -52,7 +52,7 @@ def shell_of(driver):
 
 
 def formatter():
-    """IPython's own formatters, once code has asked for them: it may have registered something there."""
+    """Returns IPython's own formatters, once code has used them: it may have registered something there."""
     return STATE["formatter"]
 
 
@@ -72,7 +72,7 @@ class Publisher:
 
 
 class Events:
-    """Functions that want to be called around cells."""
+    """Functions that are called around cells."""
 
     NAMES = ("pre_execute", "pre_run_cell", "post_execute", "post_run_cell")
 
@@ -93,7 +93,7 @@ class Events:
 
 
 class Shell:
-    """As much of IPython's shell as libraries use to show something."""
+    """The part of IPython's shell that libraries use to show something."""
 
     def __init__(self, driver):
         self._driver = driver
@@ -136,7 +136,7 @@ class Shell:
 
 
 def widen_tables(driver, module):
-    """Tables as text have the columns that notebooks show, and not those that a terminal has room for."""
+    """Gives tables as text the columns that notebooks show, and not those that a terminal has room for."""
     from pandas import _config
 
     if _config.get_option("display.max_columns") == 0:
@@ -144,7 +144,7 @@ def widen_tables(driver, module):
 
 
 class Shown:
-    """In the place of `IPython.display` where there is no IPython."""
+    """Stands in for `IPython.display` where there is no IPython."""
 
     def __init__(self, driver):
         self._driver = driver
@@ -157,13 +157,13 @@ class Shown:
 
 
 class Format:
-    """In the place of `nbformat`, of which only the version is looked at."""
+    """Stands in for `nbformat`, of which only the version is used."""
 
     __version__ = "5.10.0"
 
 
 def show_plotly(driver, module):
-    """Figures are shown as in a notebook, whatever else is installed: there is no browser to be opened."""
+    """Shows figures as in a notebook, whatever else is installed: there is no browser to open."""
     for part in (module, sys.modules.get("plotly.io._base_renderers")):
         if part is not None and getattr(part, "ipython_display", None) is None:
             part.ipython_display = Shown(driver)

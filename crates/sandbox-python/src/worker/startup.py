@@ -1,10 +1,10 @@
-"""Variables that an interpreter reads when it starts. A worker got them afterwards."""
+"""Variables that an interpreter reads when it starts. A worker gets them afterwards."""
 
 import sys
 
 
 def show(variables):
-    """Does what a start with these variables would have done, and can be done later."""
+    """Does what a start with these variables would have done, where that can be done later."""
     if not variables.get("PYTHONSAFEPATH"):
         sys.path.insert(0, "")
     for name, take in TAKEN.items():
@@ -17,7 +17,7 @@ def show(variables):
 
 
 def look_there(value):
-    """Modules are looked for there before they are where Python is installed."""
+    """Adds directories to the import path, before those of Python itself."""
     place = sys.path[:1] == [""]
     sys.path[place:place] = [path for path in map(absolute, value.split(":")) if path not in sys.path[place:]]
 

@@ -1,12 +1,12 @@
 """Standard input, output and error of user code.
 
-What is written is with the host before the next statement runs, whether a line is complete or not: code may end in ways
+Output is with the host before the next statement runs, whether a line is complete or not: code may end in ways
 that leave nothing more to be done. A burst would pay system calls for every piece, so during a burst standard output is
 collected in blocks, and a thread writes out what is there every few milliseconds. The thread ends with the burst. Before a
 process is started, collected output is written first, so that its output comes after it. A program with threads of its own
 always writes piece by piece.
 
-What is displayed goes another way. So that it keeps its place, marks are written before it.
+Displays are sent another way. So that they keep their place, marks are written before them.
 """
 
 import sys
@@ -51,7 +51,7 @@ ENDS_BURST = frozenset(
 
 
 class Lost(Exception):
-    """A standard stream cannot be had back, so what code prints would go nowhere."""
+    """A standard stream cannot be restored, so output of code would be lost."""
 
 
 class _Standard(FileIO):
@@ -62,14 +62,14 @@ class _Standard(FileIO):
 
 
 class _Output(BufferedWriter):
-    """Writes what it gets at once, but for bursts."""
+    """Writes data at once, except during bursts."""
 
     __slots__ = ("_burst",)
 
     def write(self, data):
         count = _collect(self, data)
-        # An interrupt that met this method had to wait, because raising after the bytes are out
-        # would send them twice. Here they are kept, and not out yet.
+        # An interrupt that met this method had to wait, because raising after the bytes are written
+        # would send them twice. Here they are kept, and not written yet.
         self._burst.deliver_interrupt()
         self._burst.wrote()
         if self._burst.wake is None:
@@ -78,12 +78,12 @@ class _Output(BufferedWriter):
 
 
 _collect, _write_out = BufferedWriter.write, BufferedWriter.flush
-# By this a handler of interrupts knows that bytes may be out. That of workers raises in nothing of the driver's anyway.
+# By this a handler of interrupts knows that bytes may be written. The handler of workers raises in nothing of the driver.
 WRITE = _Output.write.__code__
 
 
 class Steady:
-    """What a stream has instead of a burst that collects nothing."""
+    """Replaces a burst, for a stream that collects nothing."""
 
     wake = None
     wrote = deliver_interrupt = int  # nothing
@@ -120,7 +120,7 @@ class Burst:
         ended.acquire()
         self.wake, self.ended = wake, ended
         interval = getswitchinterval()
-        # Otherwise this thread prints thousands of lines before the other one gets to run.
+        # Otherwise this thread prints thousands of lines before the other one runs.
         setswitchinterval(1e-6)
         try:
             self.start_thread(self.flush_often, self.stream, wake, ended, interval)
@@ -129,7 +129,7 @@ class Burst:
             self.wake = None
 
     def start_thread(self, function, *arguments):
-        """A thread of the driver's own, which does not end the burst."""
+        """Starts a thread of the driver, which does not end the burst."""
         former, self.starting = self.starting, True
         try:
             start_new_thread(function, arguments)
@@ -163,7 +163,7 @@ class Burst:
             ended.release()
 
     def settle(self):
-        """Ends the burst; everything is written out, and pieces are written at once again."""
+        """Ends the burst; everything is written, and pieces are written at once again."""
         wake = self.wake
         if wake is not None and not self.starting:
             ended = self.ended
@@ -179,7 +179,7 @@ class Burst:
             self.settle()
 
     def end_before(self, module, name):
-        """What ends the process without a word gets the burst written out before."""
+        """Has functions that end the process at once write the burst before."""
         function = getattr(module, name)
 
         def leave(*arguments, **options):
@@ -192,7 +192,7 @@ class Burst:
         setattr(module, name, leave)
 
     def forget(self):
-        """In a forked child the thread does not exist."""
+        """Forgets the thread, which does not exist in a forked child."""
         self.wake = None
 
 
@@ -208,18 +208,18 @@ class Streams:
         self.open()
 
     def adopt(self):
-        """The descriptors are now the worker's; remembers them."""
+        """Records the descriptors, which are now the worker's."""
         self.spares = [fcntl(number, F_DUPFD_CLOEXEC, 102) for number in range(3)]
         self.identities = [_identity(number) for number in range(3)]
 
     def abandon(self):
-        """The descriptors are somebody else's again."""
+        """Closes the recorded descriptors, which belong to another process again."""
         for spare in self.spares:
             close(spare)
         self.spares = self.identities = ()
 
     def deliver_by(self, deliver_interrupt):
-        """Interrupts that wait are raised by this before something is written."""
+        """Sets the function that raises interrupts which wait, before something is written."""
         self.burst.deliver_interrupt = self.errors.deliver_interrupt = deliver_interrupt
 
     def restore(self):
@@ -229,8 +229,10 @@ class Streams:
         self.open()
 
     def are_in_place(self):
-        """Whether the interpreter's streams are these, and open. What a handler of a signal does between two runs may be
-        otherwise."""
+        """Returns true when the interpreter's streams are these, and open.
+
+        A handler of a signal may change them between two runs.
+        """
         try:
             return (
                 self.are_own()
@@ -243,7 +245,7 @@ class Streams:
             return False  # taken apart
 
     def are_own(self):
-        """Whether code has put nothing in their place."""
+        """Returns true when code has replaced none of them."""
         streams = vars(sys)
         return all(streams.get(name) is getattr(self, name) for name in STREAMS)
 
@@ -267,14 +269,14 @@ class Streams:
         return give_back
 
     def flush_replaced(self):
-        """What waits in the streams that code has put in the place of these is output of this run. Runs user code."""
+        """Flushes streams of code that replace these: that is output of this run. Runs user code."""
         for name in OUTPUTS:
             stream = vars(sys).get(name)
             if stream is not None and stream is not getattr(self, name):
                 stream.flush()
 
     def reconnect(self):
-        """The descriptors lead where they led at first; or `Lost`."""
+        """Restores the descriptors; raises `Lost` when that fails."""
         number = 0
         for identity in self.identities:
             if _identity(number) != identity:
@@ -290,8 +292,9 @@ class Streams:
             raise Lost("code has closed or replaced descriptor %d, and the copy of it" % number)
 
     def open(self):
-        """Makes the streams that are missing or were altered. They name descriptors by number
-        only, so the zygote can make them for its workers."""
+        """Makes the streams that are missing or were altered. They name descriptors only by number, so the zygote can make them
+        for its workers.
+        """
         for name, errors in STREAMS.items():
             own = getattr(self, name)
             if not _is_usable(own, errors):
@@ -303,7 +306,7 @@ class Streams:
         self.burst.stream = self.stdout
         if self.notes is None:
             self.notes = self.make("stderr")
-            # No interrupt is raised in what is not code's.
+            # No interrupt is raised in a stream that is not code's.
             self.notes.buffer._burst = Steady()
 
     def make(self, name):
@@ -314,7 +317,7 @@ class Streams:
         return _text(buffer, "<%s>" % name, "w", STREAMS[name])
 
     def give_stdin(self, file):
-        """Standard input of one run is this descriptor. Returns what undoes that."""
+        """Makes a descriptor the standard input of one run. Returns what undoes that."""
         former = None if vars(sys).get("stdin") is self.stdin else vars(sys).get("stdin")
         dup2(file, 0)
         close(file)
@@ -338,19 +341,21 @@ class Streams:
                 self.flush_after_all(stream)
 
     def flush_after_all(self, stream):
-        """What could not be written where user code led it is output of this run. In the stream it
-        would become output of the next one."""
+        """Writes to the run what could not be written where user code led it. In the stream it would become output of the next
+        run.
+        """
         try:
             self.reconnect()
             set_blocking(1, True)
             set_blocking(2, True)
             stream.flush()
         except Exception:
-            pass  # closed by user code, or nobody reads any more
+            pass  # closed by user code, or not read any more
 
     def mark(self, run, number):
-        """Marks what was written so far, in both pipes: user code may have led the streams elsewhere. Returns the
-        number of the mark in each, and 0 where there is none."""
+        """Marks what was written so far, in both pipes: user code may have led the streams elsewhere. Returns the number of the
+        mark in each, and 0 where there is none.
+        """
         flush_c()
         mark = MARK + run.to_bytes(8, "little", signed=True) + number.to_bytes(8, "little")
         return [
@@ -359,7 +364,7 @@ class Streams:
         ]
 
     def write_mark(self, stream, standard, mark):
-        """Short writes to a pipe are never cut."""
+        """Writes a mark. Short writes to a pipe are never cut."""
         try:
             stream.flush()
         except Exception:
@@ -374,10 +379,10 @@ class Streams:
                 except BlockingIOError:
                     _wait_for_room(pipe)
         except OSError:
-            return False  # nobody reads any more
+            return False  # it is not read any more
 
     def note(self, line):
-        """A line of ours on standard error, whatever code has made of the stream of that name."""
+        """Writes a line of ours on standard error, whatever code has made of the stream of that name."""
         try:
             self.stderr.flush()
         except Exception:
@@ -390,7 +395,7 @@ class Streams:
 
 
 def _works(name):
-    """Whether a stream of code's own can be used. It runs code."""
+    """Returns true when a stream of code can be used. Runs user code."""
     stream = vars(sys).get(name)
     try:
         usable = callable(stream.readline if name == "stdin" else stream.write)
@@ -424,7 +429,7 @@ def _text(buffer, name, mode, errors):
 
 
 def _is_usable(stream, errors):
-    """Whether a stream is as `_text` made it."""
+    """Returns true when a stream is as `_text` made it."""
     try:
         return (
             not stream.closed

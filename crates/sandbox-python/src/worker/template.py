@@ -1,7 +1,7 @@
-"""Modules that the interpreter of a template had imported, for all that begin like it.
+"""Modules that the interpreter of a template had imported, for all interpreters that start like it.
 
-Their names were told by code in a sandbox, and this process is in none. So a name decides only which of this interpreter's
-own modules are imported, never what a module is; and whatever comes of an import but an imported module undoes nothing here:
+Their names were reported by code in a sandbox, and this process is in none. So a name decides only which of this
+interpreter's own modules are imported, never what a module is; and no other effect of an import is undone here:
 the host starts another interpreter without them.
 """
 
@@ -15,12 +15,12 @@ from posixpath import basename, dirname, realpath
 PACKAGES = ("site-packages", "dist-packages")
 # Seconds after which this process ends, because an import hangs.
 TIME_LIMIT = 20
-# As in a cell. A module remembers it, and nothing of the host is to be remembered.
+# As in a cell. A module remembers it, and nothing of the host may be remembered.
 HOME = "/home/sandbox"
 
 
 def take(names, imports):
-    """Imports those of the names that are this interpreter's own modules. `imports` does one, and raises what is final."""
+    """Imports the names that are this interpreter's own modules. `imports` imports one, and raises what is final."""
     set_signal(SIGALRM, SIG_DFL)
     setitimer(ITIMER_REAL, TIME_LIMIT)
     places, path, former = own_places(), sys.path[:], environ.get("HOME")
@@ -33,7 +33,7 @@ def take(names, imports):
     else:
         environ["HOME"] = former
     sys.path[:] = path
-    # What reads the variables of a template needs it in each sandbox.
+    # Reading the variables of a template needs it in each sandbox.
     load("pickle_by_value")
     setitimer(ITIMER_REAL, 0)
     if getcwd() != "/":
@@ -41,7 +41,7 @@ def take(names, imports):
 
 
 def own_places():
-    """The directories of the standard library and of what is installed with this interpreter."""
+    """Returns the directories of the standard library and of what is installed with this interpreter."""
     library = realpath(dirname(sys.modules["os"].__file__))
     roots = [realpath(root) for root in (sys.prefix, sys.base_prefix)]
     places = [library, library + "/lib-dynload"]
@@ -53,7 +53,7 @@ def own_places():
 
 
 def is_own(name, places):
-    """Whether a top-level module is one of those. It is not imported for that."""
+    """Returns true when a top-level module is one of those. It is not imported for that."""
     from importlib.util import find_spec
 
     try:

@@ -1,8 +1,8 @@
-"""Calls of functions of the host.
+"""Calls of tools of the host.
 
-Answers come on the control stream, which the driver reads between two requests. While code runs, whoever waits for an
-answer reads it: an event loop by a callback, other code in `Calls.wait`, where one thread reads for all of them. So no
-thread is started, and nothing is read when nobody waits.
+Answers come on the control stream, which the driver reads between two requests. While code runs, the code that waits
+for an answer reads it: an event loop by a callback, other code in `Calls.wait`, where one thread reads for all of them.
+So no thread is started, and nothing is read when no answer is awaited.
 """
 
 import builtins
@@ -21,11 +21,11 @@ MAIN_THREAD = load("driver")["MAIN_THREAD"]
 
 TOOL_RESULT = 5
 TOOL_CALL, LIST_TOOLS, CANCEL_TOOL = 25, 26, 27
-# The host ends an interpreter that does not keep to these.
+# The host kills an interpreter that exceeds these.
 MAX_CALLS = 64
 MAX_JSON_BYTES = 16 << 20
 MAX_PENDING_BYTES = 2 * MAX_JSON_BYTES
-# How soon a thread notices that its run is over, and that another one has stopped reading.
+# How soon a thread notices that its run has ended, and that another one has stopped reading.
 TICK = 50
 MAX_READS = 64
 OVER = b"the run that called it is over"
@@ -34,7 +34,7 @@ COPY = "only the interpreter itself calls tools, not a process that it started"
 
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
-# To the driver a frame with Python's own builtins is one of user code: there interrupts are raised and not put off.
+# The driver takes a frame with Python's own builtins for user code: there interrupts are raised and not put off.
 PAUSE = {"__builtins__": builtins}
 exec(compile("def pause(wait, *limit):\n    return wait(*limit)\n", "<sandbox importlib._bootstrap tools>", "exec"), PAUSE)
 pause = PAUSE["pause"]
@@ -44,13 +44,13 @@ class Call:
     def __init__(self, kind, name=None, body=b""):
         self.kind, self.name, self.body = kind, name, body
         self.number = None
-        self.answer = None  # whether it went well, and the content
+        self.answer = None  # whether it succeeded, and the content
         self.loop = self.future = None
         self.wake = None
 
 
 class Masked:
-    """Interrupts wait while this thread is in modules of Python, which would be left half done."""
+    """Delays interrupts while this thread is in modules of Python, which would be left half done."""
 
     def __init__(self, driver):
         self.driver = driver
@@ -79,7 +79,7 @@ class Calls:
         self.poll = make_poll()
         self.poll.register(driver.control, POLLIN)
 
-    # Telling the host.
+    # Messages to the host.
 
     def start(self, call):
         with self.lock:
@@ -92,7 +92,7 @@ class Calls:
             raise self.error(NO_RUN, call.name)
 
     def admitted(self):
-        """Takes calls that there is room for now. With the lock held."""
+        """Takes calls that there is room for now. Called with the lock."""
         ready = []
         while self.held:
             call = self.held[0]
@@ -112,7 +112,7 @@ class Calls:
                 self.finish(call, (False, NO_RUN.encode()))
 
     def tell(self, kind, *fields):
-        """Says whether there is a run that can call."""
+        """Sends a message. Returns false when there is no run that can call."""
         driver = self.driver
         with self.masked, driver.lock:
             if driver.current is None:
@@ -128,7 +128,7 @@ class Calls:
                 self.held.remove(call)
 
     def drop(self, call):
-        """Nobody waits for it any more."""
+        """Drops a call that is not awaited any more."""
         if call.number is None or getpid() != self.driver.pid:
             return
         # The host must know before the next one takes its place.
@@ -139,10 +139,10 @@ class Calls:
             ready = self.admitted()
         self.send(ready)
 
-    # Hearing from the host.
+    # Messages from the host.
 
     def read(self, loop=None):
-        """Takes what the host has said, and wakes whoever waits for it."""
+        """Takes the messages of the host, and wakes the waiting code."""
         driver = self.driver
         if getpid() != driver.pid:
             return
@@ -187,10 +187,10 @@ class Calls:
             try:
                 call.loop.call_soon_threadsafe(settle, call.future)
             except RuntimeError:
-                pass  # closed, so that nobody waits
+                pass  # closed, so that nothing waits
 
     def end(self):
-        """The run is over. Nothing that it began is answered any more."""
+        """Ends the calls of a run. None of them is answered any more."""
         with self.masked:
             with self.lock:
                 calls = list(self.sent.values()) + list(self.held)
@@ -267,7 +267,7 @@ class Calls:
             self.follow(call)
 
     def follow(self, call):
-        """Stops reading; another thread that waits goes on with it."""
+        """Stops reading; another thread that waits continues."""
         with self.lock:
             self.leader = None
             others = [other for other in self.sent.values() if other.future is None and other is not call]
@@ -288,7 +288,7 @@ def settle(future):
 
 
 def understood(names, given):
-    """Name and arguments, in whatever way they were given."""
+    """Returns name and arguments, in whatever way they were given."""
     if len(names) > 2:
         raise TypeError("a tool is called with its name and a dict of arguments, %d values were given" % len(names))
     if names:

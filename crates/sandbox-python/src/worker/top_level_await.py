@@ -1,7 +1,7 @@
 """Runs cells that await at their top level.
 
 They share one event loop that lives as long as the worker, so tasks and connections of one cell
-can be awaited in the next. Between such cells the loop stands still. A cell that makes tasks and
+can be awaited in the next. Between such cells the loop does not run. A cell that makes tasks and
 awaits none uses the same loop; its tasks take their first steps when it has ended.
 """
 
@@ -12,7 +12,7 @@ from functools import wraps
 
 COROUTINE = 0x0080
 MAIN_THREAD = load("driver")["MAIN_THREAD"]
-# What needs a loop, and has one in every cell of a notebook.
+# Functions that need a loop, and have one in every cell of a notebook.
 WANTING = ("create_task", "ensure_future", "gather", "get_event_loop", "shield", "wrap_future")
 FIRST_STEPS = 20
 
@@ -32,7 +32,7 @@ def run(driver, codes, namespace):
 
 
 def take_first_steps(driver):
-    """Has the tasks begin that a cell has made without awaiting them."""
+    """Starts the tasks that a cell has made without awaiting them."""
     driver.cells.loop_is_wanted = False
 
     async def body():
@@ -60,7 +60,7 @@ def run_in_loop(driver, coroutine):
     task = loop.create_task(body())
 
     def cancel():
-        """Called in the signal handler. False means that raising is better."""
+        """Called in the signal handler. Returns false when raising is better."""
         if state["cancelled"] or task.done() or asyncio.current_task(loop) is not None:
             return False
         state["cancelled"] = True
@@ -78,7 +78,7 @@ def run_in_loop(driver, coroutine):
     finally:
         driver.cancel = None
         if not task.done():
-            # Interrupted between two steps: it must not go on in the next cell.
+            # Interrupted between two steps: it must not continue in the next cell.
             task.cancel()
         for variable, value in state["context"].items():
             if variable.get(state) is not value:

@@ -1,8 +1,8 @@
-"""What is in `__main__`, as bytes: so that interpreters of other sandboxes can begin with it.
+"""Exports the variables of `__main__` as bytes, so that interpreters of other sandboxes can start with them.
 
-Values are pickled. What pickle knows by its name alone, and that name is one of `__main__`, goes by value: functions with
-what they close over, classes, enumerations. A copy of the interpreter writes them, so the interpreter itself goes on at once.
-They are read in a sandbox and nowhere else, because reading them runs code.
+Values are pickled. What pickle knows only by its name, and that name is one of `__main__`, is pickled by value: functions
+with their closures, classes, enumerations. A copy of the interpreter writes them, so the interpreter itself continues at
+once. They are read only in a sandbox, because reading them runs code.
 """
 
 import sys
@@ -15,11 +15,11 @@ from posix import write as write_bytes
 from types import FunctionType, ModuleType
 
 PROTOCOL = 5
-# First in what is stored. Code is in it as the byte code of one version of Python.
+# First in an export. Code is in it as the byte code of one version of Python.
 HEADER = b"variables of Python %d.%d, form 1\n" % sys.version_info[:2]
 MAX_EXPORT_SIZE = 2 << 30
 CHUNK_SIZE = 256 << 10
-# Seconds after which a copy that still writes is ended.
+# Seconds after which a copy that still writes is killed.
 TIME_LIMIT = 60
 MAX_NOTES = 16
 MAX_NOTE_LENGTH = 300
@@ -28,7 +28,7 @@ codec, double_fork = load("codec"), load("double_fork")
 
 
 def values(driver):
-    """The part that knows pickle. What it imports is Python's, whatever files of that name are in the sandbox."""
+    """Returns the part that knows pickle. It imports modules of Python, whatever files of that name are in the sandbox."""
     path = sys.path[:]
     sys.path[:] = [place for place in path if place not in ("", driver.work_dir, *driver.arrivals.changed)]
     try:
@@ -38,7 +38,7 @@ def values(driver):
 
 
 class Counter:
-    """Takes what is written, as long as it is not too much."""
+    """Takes what is written, up to the maximum size."""
 
     def __init__(self):
         self.size = 0
@@ -50,7 +50,7 @@ class Counter:
 
 
 class Sender:
-    """Writes to a socket in pieces, each behind its length. An empty one is the end."""
+    """Writes to a socket in chunks, each after its length. An empty one is the end."""
 
     def __init__(self, peer):
         self.peer = peer
@@ -66,7 +66,7 @@ class Sender:
 
 
 def store(driver, fields):
-    """Answers a request to store. A copy of this process tells the rest on its channel."""
+    """Answers a request to export. A copy of this process writes the rest on its channel."""
     channel = driver.files.pop(0)
     driver.streams.flush()
     left, problem = double_fork["leave_copy"]()
@@ -80,7 +80,7 @@ def store(driver, fields):
 
 
 def store_from_copy(driver, channel):
-    """The same in a copy that waits. One more copy tells all of it, or nothing."""
+    """Exports from a checkpoint. One more copy writes all of it, or nothing."""
     left, problem = double_fork["leave_copy"]()
     if left is None and problem is None:
         write_and_end(driver, channel)
@@ -90,7 +90,7 @@ def store_from_copy(driver, channel):
 
 
 def write_and_end(driver, channel):
-    """The life of such a copy."""
+    """Writes the export and ends."""
     try:
         write(driver, channel)
     finally:
@@ -98,8 +98,8 @@ def write_and_end(driver, channel):
 
 
 def write(driver, channel):
-    """A piece that tells what it has, what is missing, and what is imported; then the pieces of that."""
-    # A group of its own, for signals; and the session of the interpreter, which tells whose it is.
+    """Writes the header, with what is there, what is missing, and what is imported; then the chunks."""
+    # A group of its own, for signals; and the session of the interpreter, by which it is recognised.
     setpgid(0, 0)
     set_signal(SIGINT, SIG_IGN)
     set_signal(SIGALRM, SIG_DFL)
@@ -117,13 +117,13 @@ def write(driver, channel):
 
 
 def go_first():
-    """When memory is short, this process is the one to end, and not the interpreter."""
+    """Lets this process be killed first when memory is short, and not the interpreter."""
     try:
         file = open("/proc/self/oom_score_adj", O_WRONLY)
         write_bytes(file, b"1000")
         close(file)
     except OSError:
-        pass  # nothing here says so, or nobody may
+        pass  # the file is missing, or may not be written
 
 
 def cut(notes):
@@ -134,7 +134,7 @@ def cut(notes):
 
 
 def storable(cells, dump):
-    """The variables that can be stored, and what to say of the others. Code has not made those of the last values."""
+    """Returns the variables that can be exported, and notes about the others. Names of the last values are not code's own."""
     namespace = {
         name: value
         for name, value in cells.main.__dict__.items()
@@ -150,7 +150,7 @@ def storable(cells, dump):
             notes.append(("variable %s: %s" % (name, problem))[:MAX_NOTE_LENGTH])
     problem = problem_of(namespace, dump)
     if problem is not None:
-        # Each alone would do, and all together do not.
+        # Each would do by itself, and all together do not.
         return {}, [("all variables: %s" % problem)[:MAX_NOTE_LENGTH]]
     return namespace, notes
 
@@ -164,7 +164,7 @@ def problem_of(namespace, dump):
 
 
 def dumper(driver):
-    """What writes variables to something like a file."""
+    """Returns a function that pickles variables to a file."""
     part = values(driver)
     # Where pickle looks for what it names.
     sys.modules[part["__name__"]] = module = ModuleType(part["__name__"])
@@ -185,7 +185,7 @@ def is_definition(value):
 
 
 def restore(driver, fields):
-    """Answers a request to begin with what comes on the channel."""
+    """Answers a request to import what comes on the channel."""
     channel = driver.files.pop(0)
     driver.begin(codec["as_number"](fields[0]))
     driver.arrivals.look()

@@ -62,7 +62,7 @@ def put(main, document):
 
 
 def failure(error):
-    """What to tell the host about whatever ended `get` or `put`."""
+    """Returns what to report to the host about the error that ended `get` or `put`."""
     if type(error) is Failure:
         return error.kind, str(error)
     return NOT_SERIALIZABLE, "%s while the value was converted" % type(error).__name__

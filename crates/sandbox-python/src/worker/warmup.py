@@ -1,8 +1,8 @@
 """Rehearses the life of a worker in the zygote, so that workers find everything loaded and settled.
 
 A first compilation initialises types, a first exception imports modules, and the interpreter
-rewrites code and caches in place while it runs for the first times. What happens here once, no
-worker pays for, neither in time nor in memory of its own.
+rewrites code and caches in place while it runs for the first times. What happens here once costs
+no worker time or memory of its own.
 """
 
 import gc
@@ -13,7 +13,7 @@ from posix import getcwd
 
 from _socket import AF_UNIX, SOCK_STREAM, socketpair
 
-# After that often, the interpreter leaves its code alone.
+# After that many rounds, the interpreter leaves its code unchanged.
 ROUNDS = 60
 RUN, SET_VARIABLES = 1, 3
 RECEIVED = 1 << 20
@@ -31,7 +31,7 @@ CELLS = (CELL, "x = 1\nx + 1", "def fail(): raise ValueError('warm')\nfail()", "
 FIRST_CELLS = ("1\n1 + 1", "1+1")
 PARTS = ("codec", "cell", "streams", "driver", "errors", "variables", "rich", "magics", "hooks", "shell")
 
-# What a worker's entry does to its process; each is only pretended here.
+# What a worker's entry does to its process; each step is only pretended here.
 DEEDS = (
     "_arrange_files",
     "_capset",
@@ -54,7 +54,7 @@ DEEDS = (
 
 
 class Request:
-    """As much of a worker's request as its entry and its driver look at."""
+    """The part of a worker's request that its entry and its driver use."""
 
     isolated, subreaper, confined = True, False, True
     uid = gid = cell = ruleset = 0
@@ -70,7 +70,7 @@ class Request:
 
 
 def warm(rounds=ROUNDS):
-    """With fewer rounds it takes less time, and workers share less."""
+    """Rehearses. With fewer rounds it takes less time, and workers share less."""
     for name in PARTS:
         load(name)
     rehearse_fork(rounds)
@@ -81,7 +81,7 @@ def warm(rounds=ROUNDS):
 
 
 def rehearse_fork(rounds):
-    """What these modules do in every new process. Here, with one thread, it changes nothing."""
+    """Runs what these modules do in every new process. Here, with one thread, it changes nothing."""
     after_fork = getattr(sys.modules.get("threading"), "_after_fork", int)
     seed = getattr(sys.modules.get("random"), "seed", int)
     for _ in range(rounds):
@@ -126,7 +126,7 @@ def rehearse_runs(rounds):
 
 
 def take(driver, ours, count, code):
-    """One run, told over the other end of the driver's socket."""
+    """Takes one run, sent over the other end of the driver's socket."""
     codec = load("codec")
     number, none = codec["number"], codec["put"](b"")
     request = number(count), number(0), codec["text"](code), none, none, none, none, number(0)
@@ -136,9 +136,9 @@ def take(driver, ours, count, code):
 
 
 def rehearse_first_run(driver):
-    """A worker shares its memory with the zygote, and what a run writes to is copied at the first one.
+    """Rehearses runs: a worker shares its memory with the zygote, and what a run writes to is copied at the first one.
 
-    One that waits does that before anybody waits for it. User code and the host find nothing of it.
+    A worker that waits does that before its first request. User code and the host see nothing of it.
     """
     try:
         ours, theirs = socketpair(AF_UNIX, SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""From a forked process to a worker: enters the cell, gives everything up, checks that."""
+"""Turns a forked process into a worker: enters the cell, gives up all rights, checks that."""
 
 import sys
 from _signal import SIGKILL
@@ -37,8 +37,8 @@ CAPABILITY_VERSION_3 = 0x20080522
 SYS_CLONE3 = 435
 SYS_CLOSE_RANGE = 436
 SYS_LANDLOCK_RESTRICT_SELF = 446
-# What rulesets of Landlock refuse and nothing else would: in a cell everybody could write its root otherwise, and on
-# a host everybody may list it, and few may write.
+# Accesses that only rulesets of Landlock refuse: in a cell any process could write its root otherwise, and on a host
+# any process may list it, and few may write.
 UNWRITABLE = "/.unwritable"
 UNREADABLE = "/"
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapAmb")
@@ -91,7 +91,7 @@ def _check(result):
 
 
 def lowered(bound, soft, hard):
-    """Limits only ever go down: below what this process may have, they are already met."""
+    """Returns lowered limits: below what this process may have, they are already met."""
 
     def least(one, other):
         if RLIM_INFINITY in (one, other):
@@ -111,7 +111,7 @@ def setns(file, kinds):
 
 
 class Request:
-    """What a forked process is asked to become."""
+    """The request to a forked process."""
 
     def __init__(self, codec, fields, files):
         isolated, uid, gid, work_dir, rlimits, subreaper, ruleset, self.filter, arguments = fields
@@ -135,7 +135,10 @@ class Request:
         self.self_check = ""
 
     def environment(self):
-        """Comes to the worker alone: what the zygote had of it, later workers could find in their memory."""
+        """Reads the environment, which comes only to the worker.
+
+        Later workers could find what the zygote had read in their memory.
+        """
         return self.codec["as_pairs"](_taken(int.from_bytes(_taken(4), "little")))
 
 
@@ -150,7 +153,7 @@ def _taken(count):
 
 
 def prepare(forgets_home=True):
-    """Done once in the zygote: orphans of dead workers come to it, and no core will hold anything of it or them."""
+    """Prepares the zygote, once: it adopts orphans of dead workers, and no core file will have its memory or theirs."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     _write_if_possible("/proc/self/coredump_filter", b"0")
     file = open("/proc/sys/kernel/cap_last_cap", O_RDONLY | O_CLOEXEC)
@@ -160,12 +163,12 @@ def prepare(forgets_home=True):
     load("library")["forget"]()
     site = sys.modules.get("site")
     if site is not None and forgets_home:
-        # Found from the home of whoever started this; a worker finds its own when it asks.
+        # Found from the home of the user who started this; a worker finds its own when it asks.
         site.USER_BASE = site.USER_SITE = None
 
 
 def enter(request):
-    """Turns this process into the worker, or tells the host why not and exits."""
+    """Turns this process into the worker, or reports the failure to the host and exits."""
     step = ["descriptors"]
     try:
         _enter(request, step)
@@ -177,7 +180,7 @@ def _enter(request, step):
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     _arrange_files(request)
     if request.isolated:
-        # Processes of the cell may be its user's, and must not take it over before it has its filter.
+        # Processes of the cell may be of the same user, and must not take it over before it has its filter.
         prctl(PR_SET_DUMPABLE, 0)
         step[0] = "namespaces"
         setns(request.cell, CELL)
@@ -285,7 +288,7 @@ def _write_if_possible(path, data):
 
 
 def _self_check(request):
-    """Reads back what the kernel thinks of this process; raises unless it is as asked."""
+    """Reads back the kernel's state of this process; raises unless it is as requested."""
     file = open("/proc/self/status", O_RDONLY | O_CLOEXEC)
     status = str(read(file, STATUS_MAX), "ascii", "replace")
     close(file)
@@ -328,14 +331,14 @@ def _must_be_refused(what, call, path, *arguments):
 
 
 def _reseed():
-    """Siblings must not draw the same numbers. The interpreter reseeds `random` itself."""
+    """Reseeds random numbers, which must differ between siblings. The interpreter reseeds `random` itself."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
         numpy.random.seed()
 
 
 def _forget_host():
-    """Has `platform` look again: what it keeps is of the zygote, with the name of the host."""
+    """Has `platform` look again: its values are of the zygote, with the name of the host."""
     platform = sys.modules.get("platform")
     if platform is not None:
         platform._uname_cache = None

@@ -26,7 +26,7 @@ THREAD_COUNTS = (
 
 
 def compiled(program):
-    """A file of byte code that does the same as this program, whose text is `program`."""
+    """Returns a file of byte code that does the same as this program, whose text is `program`."""
     import importlib.util
 
     code = load("bytecode")["compiled"](SOURCES, str(program, "utf-8"), FILE_NAME % "zygote")
@@ -39,7 +39,7 @@ def thread_count():
 
 
 def preimport(names, of_template):
-    """Imports the modules with their thread pools held to one thread, or raises."""
+    """Imports the modules with their thread pools limited to one thread, or raises."""
     from os import environ
 
     before = {name: environ.get(name) for name in THREAD_COUNTS}
@@ -75,13 +75,13 @@ def import_if_possible(name):
     except Refusal:
         raise
     except BaseException:
-        pass  # whoever needs it imports it, and is told why not
+        pass  # code that needs it imports it, and gets the error then
     if children():
         raise Refusal("importing %s left a process running" % name)
 
 
 class Refusal(Exception):
-    """A request that cannot be met; its text goes to the host."""
+    """A request that is refused; its text goes to the host."""
 
 
 class Zygote:
@@ -163,7 +163,7 @@ class Zygote:
         )
 
     def serve(self):
-        """Handles requests. Returns only in a new worker, with what it was asked to be."""
+        """Handles requests. Returns only in a new worker, with its request."""
         set_signal(SIGCHLD, self.heard_of_death)
         while True:
             kind, fields, files = self.receive()
@@ -216,7 +216,7 @@ class Zygote:
             pid = fork()
             return pid
         finally:
-            # Not asked by process id, which may be the same number on both sides.
+            # Not checked by process id, which may be the same number on both sides.
             if pid != 0:
                 self.step_back(setns)
 
@@ -224,8 +224,7 @@ class Zygote:
         try:
             setns(self.own_pids, CLONE_NEWPID)
         except PermissionError:
-            # An ordinary user has no rights over the host's namespace. Whoever is forked next must
-            # name a cell of its own.
+            # An ordinary user has no rights over the host's namespace. The next fork must name a cell of its own.
             self.in_cell = True
 
     def reap(self, pid):
@@ -246,7 +245,7 @@ class Zygote:
         )
 
     def heard_of_death(self, signum, frame):
-        # Otherwise it may be that of a process which is about to be known as a worker. What is heard meanwhile is not
+        # Otherwise it may be that of a process which is about to be known as a worker. What is received meanwhile is not
         # handled inside of this: code decides how often it is.
         self.heard = True
         if self.waits and not self.hears:
@@ -264,12 +263,12 @@ class Zygote:
                 try:
                     wait4(pid, WNOHANG)
                 except ChildProcessError:
-                    pass  # it was taken since they were listed
+                    pass  # it was reaped since they were listed
 
     def clear_orphans(self):
-        """Ends what dead workers left to this process, until nothing of it is left.
+        """Kills what dead workers left to this process, until nothing of it is left.
 
-        What is of the session of a living one is its copy, which stores variables.
+        A process in the session of a live worker is its copy, which exports variables.
         """
         while True:
             self.take_dead_orphans()
@@ -282,7 +281,7 @@ class Zygote:
                 wait4(pid, 0)
 
     def finish(self):
-        """The host is gone: nothing of it stays."""
+        """Ends everything, because the host is gone."""
         for pid in self.workers:
             kill(pid, SIGKILL)
         for pid in self.workers:
@@ -326,7 +325,7 @@ def close_if_open(file):
 
 
 def children():
-    """The children of this process, zombies included."""
+    """Returns the children of this process, zombies included."""
     path = "/proc/self/task/%d/children" % getpid()
     try:
         file = open(path, O_RDONLY | O_CLOEXEC)
@@ -338,7 +337,7 @@ def children():
 
 
 def slow_children():
-    """The same for kernels that do not list them."""
+    """Returns the children on kernels that do not list them."""
     found = []
     own = getpid()
     for name in listdir("/proc"):
@@ -359,7 +358,7 @@ def slow_children():
     return found
 
 
-# A worker that let go of it would write to all its parts.
+# A worker that closed it would write to all its parts.
 ZYGOTE = Zygote()
 
 
@@ -370,7 +369,7 @@ def main():
     except BaseException:
         import traceback
 
-        # Nothing goes on from here, as it would where this is no program but an import.
+        # Nothing continues from here, as it would where this is no program but an import.
         traceback.print_exc()
         _exit(1)
     load("worker")["enter"](request)
