@@ -224,7 +224,7 @@ impl DockerBackend {
         let files: Arc<dyn FileSystem> = Arc::new(made.files(cwd, daemon));
         let there = made.pipe().ports();
         let kind = self.container(daemon, &made, options);
-        let fewer_files = made.pipe().open_files().filter(|most| *most < open_files(spec).most);
+        let fewer_files = made.pipe().open_files().filter(|most| *most < open_files(spec).max);
         let facts = [
             ("image", options.image.clone()),
             ("image_id", image.clone()),

@@ -46,7 +46,7 @@ pub(crate) fn apply(body: &mut ContainerCreateBody, options: &Options, spec: &Cr
     let limits = body.host_config.as_mut().and_then(|host| host.ulimits.as_mut());
     for limit in limits.into_iter().flatten() {
         if limit.name.as_deref() == Some("nofile") {
-            limit.hard = Some(open_files(spec).most.into());
+            limit.hard = Some(open_files(spec).max.into());
         }
     }
 }
