@@ -1,17 +1,17 @@
 //! The streams of a connection, as this side reads and writes them.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
 
 use crate::connection::Connection;
 use crate::message::{AgentError, AgentRequest, NARROW_WINDOW, STDIN, STDOUT, WINDOW, stream};
 use crate::tunnel::Tunnel;
+use sandbox_engine::ChunkQueue;
 use sandbox_engine::host::{Control, Endpoint, Readable, SideChannel, Writable};
 
 /// A stream from a box, and what of it nobody has read yet.
@@ -23,8 +23,7 @@ pub(crate) struct Incoming {
 
 #[derive(Debug, Default)]
 struct Arrived {
-    pieces: VecDeque<Bytes>,
-    bytes: usize,
+    chunks: ChunkQueue,
     /// Bytes that were read, and of which the agent was not told yet.
     read: usize,
     ended: Option<Option<AgentError>>,
@@ -43,11 +42,10 @@ impl Incoming {
     /// Takes in what has come. `false`: it is more than there was room for.
     pub(crate) fn push(&self, data: &[u8]) -> bool {
         let mut state = self.state();
-        state.bytes += data.len();
-        if state.bytes + state.read > WINDOW {
+        if state.chunks.len() + data.len() + state.read > WINDOW {
             return false;
         }
-        state.pieces.push_back(Bytes::copy_from_slice(data));
+        state.chunks.push(Bytes::copy_from_slice(data));
         wake(state);
         true
     }
@@ -60,7 +58,7 @@ impl Incoming {
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state();
-        if state.bytes > 0 || state.ended.is_some() {
+        if !state.chunks.is_empty() || state.ended.is_some() {
             return Poll::Ready(());
         }
         state.waker = Some(cx.waker().clone());
@@ -111,16 +109,15 @@ impl Reader {
             return Poll::Pending;
         }
         let mut state = self.stream.state();
-        let Some(piece) = state.pieces.pop_front() else {
+        let Some(chunk) = state.chunks.pop() else {
             let ended = state.ended.clone().flatten();
             return Poll::Ready(ended.map_or(Ok(None), Err));
         };
-        state.bytes -= piece.len();
-        state.read += piece.len();
+        state.read += chunk.len();
         let credit = Incoming::credit(&mut state);
         drop(state);
-        self.took(piece.len(), credit);
-        Poll::Ready(Ok(Some(piece)))
+        self.took(chunk.len(), credit);
+        Poll::Ready(Ok(Some(chunk)))
     }
 }
 
@@ -131,22 +128,10 @@ impl Readable for Reader {
 
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.stream.state();
-        let mut count = 0;
-        while count < buffer.len()
-            && let Some(piece) = state.pieces.front_mut()
-        {
-            let part = piece.len().min(buffer.len() - count);
-            buffer[count..count + part].copy_from_slice(&piece[..part]);
-            piece.advance(part);
-            count += part;
-            if piece.is_empty() {
-                state.pieces.pop_front();
-            }
-        }
+        let count = state.chunks.read(buffer);
         if count == 0 && state.ended.is_none() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        state.bytes -= count;
         state.read += count;
         let credit = Incoming::credit(&mut state);
         drop(state);
@@ -157,7 +142,7 @@ impl Readable for Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let unread = self.stream.state().bytes;
+        let unread = self.stream.state().chunks.len();
         self.connection.remove_incoming(self.stream.number, unread);
     }
 }

@@ -1,7 +1,7 @@
 //! A path in a box, as far as it can be judged by its text.
 
 use sandbox_core::tar::MAX_ENTRIES;
-use sandbox_core::{ErrorKind, Result};
+use sandbox_core::{ErrorKind, FileInfo, Result};
 
 use super::{PathContext, names};
 
@@ -46,6 +46,13 @@ impl Target {
         let shown = parts.fold(String::new(), |path, part| path + "/" + part);
         let shown = if shown.is_empty() { "/".to_owned() } else { shown };
         Ok(Self { about, shown, bytes })
+    }
+
+    /// Sets path and name of an entry to those of this path.
+    pub fn name_entry(&self, entry: &mut FileInfo) {
+        entry.path.clone_from(&self.shown);
+        let name = self.shown.rsplit('/').next().unwrap_or_default();
+        entry.name = if name.is_empty() { "/" } else { name }.to_owned();
     }
 
     /// Whether it ends in the name of something that can be made, removed or replaced.

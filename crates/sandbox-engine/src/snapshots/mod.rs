@@ -3,6 +3,7 @@
 //! Those are the working directory and the packages that were installed, as archives. Interpreters are the backend's, and so
 //! is what the bytes of their variables mean.
 
+mod catalog;
 mod checkpoints;
 mod imports;
 mod store;
@@ -18,6 +19,7 @@ use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, SnapshotInfo};
 
 use self::swap::{Layout, StagedFiles, discard};
 
+pub use self::catalog::SnapshotCatalog;
 pub use self::checkpoints::Snapshots;
 pub(crate) use self::checkpoints::load_variables;
 use self::store::Manifest;
