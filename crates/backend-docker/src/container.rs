@@ -202,10 +202,10 @@ fn shared_memory(disk: ByteSize) -> u64 {
 
 fn ulimits(container: &ContainerSpec<'_>, features: OptionalFeatures) -> Vec<ResourcesUlimits> {
     let ContainerSpec { spec, options, files, .. } = *container;
-    let OpenFiles { usual, most } = open_files(spec);
-    let hard = (i64::from(most) + AGENT_OPEN_FILES).min(MAX_OPEN_FILES);
+    let OpenFiles { soft, hard } = open_files(spec);
+    let agent = (i64::from(hard) + AGENT_OPEN_FILES).min(MAX_OPEN_FILES);
     let mut ulimits = vec![ulimit("core", 0, 0), ulimit("memlock", 64 << 10, 64 << 10)];
-    ulimits.extend(features.open_file_limits.then(|| ulimit("nofile", usual.into(), hard)));
+    ulimits.extend(features.open_file_limits.then(|| ulimit("nofile", soft.into(), agent)));
     // A file with holes takes less than its size until it is copied. Files outside of the disk limit have no size limit.
     if !options.writable_root && !files.any_writable() {
         let disk = signed(Limits::from_spec(spec).disk.as_u64());
@@ -216,9 +216,9 @@ fn ulimits(container: &ContainerSpec<'_>, features: OptionalFeatures) -> Vec<Res
 
 /// Returns the soft and hard limits of open files of a process.
 pub(crate) fn open_files(spec: &CreateSpec) -> OpenFiles {
-    let [usual, most] =
+    let [soft, hard] =
         [DEFAULT_OPEN_FILES, DEFAULT_MAX_OPEN_FILES].map(|n| spec.open_files.unwrap_or(n));
-    OpenFiles { usual, most }
+    OpenFiles { soft, hard }
 }
 
 /// Refuses a limit of open files that the engine cannot grant. `available` is the hard limit in a container of it.

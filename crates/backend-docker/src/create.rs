@@ -183,7 +183,7 @@ impl Creator<'_> {
         let files: Arc<dyn FileSystem> = Arc::new(host.files(cwd, self.engine));
         let agent_ports = host.agent().ports();
         let hooks = self.hooks(&host, options);
-        let fewer_files = host.agent().open_files().filter(|most| *most < open_files(spec).most);
+        let fewer_files = host.agent().open_files().filter(|limit| *limit < open_files(spec).hard);
         let facts = [
             ("image", options.image.clone()),
             ("image_id", image.clone()),
@@ -203,8 +203,8 @@ impl Creator<'_> {
         if let Some(gpus) = options.gpus {
             base.describe("gpu", json!(gpus.as_str()));
         }
-        if let Some(most) = fewer_files {
-            base.describe("open_files", json!(most));
+        if let Some(limit) = fewer_files {
+            base.describe("open_files", json!(limit));
         }
         let (mut language, mut interpreters) = ("python".to_owned(), host);
         if let Some((ResolvedKernel { command, .. }, transport)) = kernel {

@@ -89,13 +89,13 @@ pub fn byte_code_id(magic: PycMagic) -> u64 {
     hasher.finish()
 }
 
-/// How many files each process in a box may have open.
+/// Limits of the open files of each process in a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// Unless it allows itself more.
-    pub usual: u32,
-    /// At most.
-    pub most: u32,
+    /// Limit that applies unless a process raises it.
+    pub soft: u32,
+    /// Highest limit that a process can set.
+    pub hard: u32,
 }
 
 /// The arguments of an interpreter that becomes the agent. It says the nonce before it takes anything in.
@@ -107,7 +107,7 @@ pub struct OpenFiles {
 pub fn arguments(nonce: &str, open_files: Option<OpenFiles>) -> Vec<String> {
     let open_files = open_files.map_or_else(
         || "0:0".to_owned(),
-        |open_files| format!("{}:{}", open_files.usual, open_files.most),
+        |open_files| format!("{}:{}", open_files.soft, open_files.hard),
     );
     ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce, &open_files].map(str::to_owned).to_vec()
 }

@@ -85,9 +85,9 @@ pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
 async fn start_now(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     let word = random_hex(16);
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
-    let OpenFiles { usual, most } = execs.open_files;
-    let (usual, most) = (usual.to_string(), most.to_string());
-    let mut argv: Vec<String> = [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &usual, &most]
+    let OpenFiles { soft, hard } = execs.open_files;
+    let (soft, hard) = (soft.to_string(), hard.to_string());
+    let mut argv: Vec<String> = [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &soft, &hard]
         .map(str::to_owned)
         .into();
     argv.extend(spec.argv.iter().cloned());

@@ -45,7 +45,7 @@ pub(super) fn use_init_shell(
     let limits = request.host_config.as_mut().and_then(|host| host.ulimits.as_mut());
     for limit in limits.into_iter().flatten() {
         if limit.name.as_deref() == Some("nofile") {
-            limit.hard = Some(open_files(spec).most.into());
+            limit.hard = Some(open_files(spec).hard.into());
         }
     }
 }

@@ -78,8 +78,8 @@ pub(crate) async fn build_with_kernels(name: &str) {
 pub(crate) async fn build(name: &str, recipe: &str, folder: &Path) {
     std::fs::write(folder.join("Dockerfile"), recipe).expect("a file");
     let folder = folder.to_str().expect("a name");
-    let said = docker(&["build", "--network", "none", "--tag", name, folder]).await;
-    assert!(!docker(&["image", "ls", "--quiet", name]).await.is_empty(), "{said}");
+    let output = docker(&["build", "--network", "none", "--tag", name, folder]).await;
+    assert!(!docker(&["image", "ls", "--quiet", name]).await.is_empty(), "{output}");
 }
 
 /// Lists the images of all containers.

@@ -51,6 +51,6 @@ fn build(name: &str, recipe: &str, programs: &[&str]) {
         .arg(folder.path())
         .output()
         .expect("docker runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name} is not built: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} is not built: {stderr}");
 }
