@@ -143,7 +143,7 @@ impl Engine {
         let config = config.clone();
         let opened = tokio::task::spawn_blocking(move || {
             let endpoint = EngineEndpoint::find(&config)?;
-            Ok((open(&endpoint)?, endpoint.host))
+            Ok::<_, Error>((open(&endpoint)?, endpoint.host))
         });
         let (docker, host) = opened.await.map_err(|error| {
             Error::new(ErrorKind::Unexpected, "create", "the search for an engine ended early")
