@@ -1,144 +1,64 @@
-//! Where containers come from.
+//! The backend: connects to its engine once, and creates, lists and snapshots sandboxes.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bollard::Docker;
-use bollard::errors::Error as Cause;
-use bollard::models::ImageInspect;
 use sandbox_cells::launchers::CellLaunchers;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
 };
-use sandbox_engine::checks::{check_of, check_size, health_of};
-use sandbox_engine::{InstanceRegistry, SnapshotStore};
+use sandbox_engine::checks::{check_of, health_of};
+use sandbox_engine::{InstanceRegistry, SnapshotCatalog, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use crate::agentless::{self, AgentlessInstance};
+use crate::agentless::AgentlessInstance;
+use crate::capabilities::{capabilities, check};
 use crate::commit::{self, check_engine};
 use crate::config::{CodeRunner, DockerConfig, Options};
 use crate::container_host::AgentBootstrap;
-use crate::create::Sandbox;
+use crate::create::{Creator, Sandbox};
 use crate::engine::Engine;
-use crate::error::{image_not_found, parse_error};
-use crate::instance::DockerInstance;
+use crate::images;
+use crate::instance::{DockerHooks, DockerInstance};
 use crate::network;
 use crate::prune::prune;
 
-/// Makes sandboxes in containers. The engine is looked for once, when it is first needed, and shared by all of them.
+/// Creates sandboxes in containers. The engine is found once, when it is first needed, and shared by all sandboxes.
 #[derive(Debug, Default)]
 pub struct DockerBackend {
-    pub(crate) config: DockerConfig,
-    daemon: OnceCell<Engine>,
+    config: DockerConfig,
+    engine: OnceCell<Engine>,
     pruned: OnceCell<()>,
-    pub(crate) arrival: AgentBootstrap,
-    pub(crate) snapshots: SnapshotStore,
-    /// What opens gates.
-    pub(crate) launchers: CellLaunchers,
-    made: InstanceRegistry<DockerInstance>,
-    /// Those without anything that runs code.
+    bootstrap: AgentBootstrap,
+    snapshots: SnapshotStore,
+    /// Launchers of the process that opens gates.
+    launchers: CellLaunchers,
+    instances: InstanceRegistry<DockerInstance>,
     agentless: InstanceRegistry<AgentlessInstance>,
 }
 
 impl DockerBackend {
-    /// A backend with defaults of its own.
+    /// Returns a backend with these defaults.
     pub fn new(config: DockerConfig) -> Self {
         let snapshots = SnapshotStore::new(config.snapshot_directory.clone());
-        let arrival = AgentBootstrap { silence: config.silence, ..AgentBootstrap::default() };
-        Self { config, arrival, snapshots, ..Self::default() }
+        let bootstrap = AgentBootstrap { silence: config.silence, ..AgentBootstrap::default() };
+        Self { config, bootstrap, snapshots, ..Self::default() }
     }
 
-    /// The engine, which answers. One that was not found is looked for again.
-    async fn daemon(&self) -> Result<&Engine> {
-        if let Some(known) = self.daemon.get() {
+    /// Returns the engine, which answers. An engine that was not found is searched for again.
+    async fn engine(&self) -> Result<&Engine> {
+        if let Some(known) = self.engine.get() {
             known.check().await?;
             return Ok(known);
         }
-        self.daemon.get_or_try_init(|| Engine::connect(&self.config)).await
+        self.engine.get_or_try_init(|| Engine::connect(&self.config)).await
     }
-}
 
-/// What a sandbox can do. Some of it takes workers, and some the program that runs in kernels of IPython.
-pub(crate) fn capabilities(engine: &CodeRunner, ipython: bool) -> Capabilities {
-    if *engine == CodeRunner::None {
-        return agentless::capabilities(true);
+    fn catalog(&self) -> SnapshotCatalog<'_, DockerHooks> {
+        SnapshotCatalog::new(&self.snapshots, &self.instances, |hooks| &hooks.snapshots)
     }
-    let workers = *engine == CodeRunner::Python;
-    Capabilities {
-        run_code: true,
-        run_stdin: ipython,
-        run_script: ipython,
-        rich_results: true,
-        live_output: true,
-        contexts: true,
-        variables: ipython,
-        interrupt: true,
-        restart: true,
-        tools: ipython,
-        commands: true,
-        command_stdin: true,
-        command_pty: true,
-        command_background: true,
-        install_python: ipython,
-        files: true,
-        watch: true,
-        expose_port: true,
-        metrics: true,
-        pause: true,
-        set_tags: true,
-        set_lifetime: true,
-        lifetime: true,
-        idle_timeout: true,
-        environments: true,
-        snapshot: workers,
-        restore_snapshot: workers,
-        images: true,
-        mounts: true,
-        limit_memory: true,
-        limit_cpu: true,
-        limit_disk: true,
-        limit_processes: true,
-        limit_open_files: true,
-        limit_output: true,
-        gpu: true,
-        network_none: true,
-        network_allowlist: true,
-        network_all: true,
-        isolation_strict: true,
-        ..Capabilities::default()
-    }
-}
-
-/// Refuses what a sandbox with that engine cannot be asked for.
-pub(crate) fn check(spec: &CreateSpec, engine: &CodeRunner) -> Result<()> {
-    capabilities(engine, true).check(spec).map_err(|error| {
-        let hint = match engine {
-            CodeRunner::None => "without Python in its image a container has no mounts, no snapshots and no network; it enforces memory, cpu, disk, processes, lifetime and idle timeout",
-            _ => "local-docker enforces memory, cpu, disk, processes, GPUs by number, lifetime, idle timeout, mounts and the network",
-        };
-        error.with_context("variant", Variant::LOCAL_DOCKER.as_str()).with_hint(hint)
-    })?;
-    check_size(spec)?;
-    let own = |name: &str| matches!(name, "local-docker" | "docker" | "python-cpu-env");
-    match spec.environment.as_deref().filter(|name| !own(name)) {
-        Some(name) => Err(Error::new(
-            ErrorKind::NotFound,
-            "create",
-            format!("environment {name:?} not found (available: local-docker)"),
-        )
-        .with_hint("an image is named with `--image` or .image(..)")),
-        None => Ok(()),
-    }
-}
-
-/// What an image says of itself. One that is not there is an error that says how to get it.
-pub(crate) async fn image(docker: &Docker, name: &str) -> Result<ImageInspect> {
-    docker.inspect_image(name).await.map_err(|error| match error {
-        Cause::DockerResponseServerError { status_code: 404, .. } => image_not_found(name),
-        error => parse_error("create", error),
-    })
 }
 
 #[async_trait]
@@ -153,15 +73,21 @@ impl Backend for DockerBackend {
 
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let options = Options::from_spec(&self.config, &spec)?;
-        check(&spec, &options.engine)?;
-        let daemon = self.daemon().await?;
-        let pruned = self.pruned.get_or_try_init(|| prune(&daemon.docker, &self.snapshots)).await;
+        check(&spec, &options.runner)?;
+        let engine = self.engine().await?;
+        let pruned = self.pruned.get_or_try_init(|| prune(&engine.docker, &self.snapshots)).await;
         if let Err(error) = pruned {
-            tracing::debug!(%error, "the next sandbox has the engine asked again for what the dead have left");
+            tracing::debug!(%error, "the engine was not pruned: the next create tries again");
         }
-        Ok(match self.make(daemon, &spec, options).await? {
+        let creator = Creator {
+            engine,
+            bootstrap: &self.bootstrap,
+            snapshots: &self.snapshots,
+            launchers: &self.launchers,
+        };
+        Ok(match creator.create(&spec, options).await? {
             Sandbox::WithAgent(instance) => {
-                self.made.add(&instance);
+                self.instances.add(&instance);
                 instance
             }
             Sandbox::WithoutAgent(instance) => {
@@ -177,7 +103,7 @@ impl Backend for DockerBackend {
     }
 
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
-        let mut page = self.made.list(&query);
+        let mut page = self.instances.list(&query);
         page.items.extend(self.agentless.list(&query).items);
         Ok(page)
     }
@@ -190,56 +116,43 @@ impl Backend for DockerBackend {
     }
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
-        let (checks, daemon) = match self.daemon().await {
-            Ok(daemon) => {
-                let engine = format!("{} at {}", daemon.name, daemon.host);
+        let (checks, engine) = match self.engine().await {
+            Ok(engine) => {
+                let description = format!("{} at {}", engine.name, engine.host);
                 let name = self.config.image();
-                let image = image(&daemon.docker, &name).await.map(|_| name);
-                (vec![check_of("engine", Ok(engine)), check_of("image", image)], Some(daemon))
+                let image = images::inspect(&engine.docker, &name).await.map(|_| name);
+                (vec![check_of("engine", Ok(description)), check_of("image", image)], Some(engine))
             }
             Err(error) => (vec![check_of("engine", Err(error))], None),
         };
         let what = "Python workers or Jupyter kernels in hardened containers";
         let mut health = health_of(checks, what);
-        // Told, and no reason against the variant: most sandboxes have no network.
-        if let (true, Some(daemon)) = (health.usable, daemon) {
-            health.checks.push(network::check(daemon, &self.launchers).await);
+        // Shown without making the variant unusable: most sandboxes have no network.
+        if let (true, Some(engine)) = (health.usable, engine) {
+            health.checks.push(network::check(engine, &self.launchers).await);
         }
         Ok(health)
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
-        let all = self.snapshots.list("list_snapshots")?;
-        let instances = self.made.instances();
-        let told = all.into_iter().map(|stored| {
-            // What a sandbox kept goes with it.
-            let here = instances
-                .iter()
-                .filter(|instance| instance.base.is_running())
-                .map(|instance| instance.kind.snapshots.contexts_of(&stored.info.id));
-            SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
-        });
-        Ok(told.collect())
+        self.catalog().list()
     }
 
     async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
         const OPERATION: &str = "delete_snapshot";
-        // A part of it that nobody can reach now would be left for ever.
-        let daemon = match self.snapshots.find(OPERATION, name) {
+        // Without the engine of its image, the image would be left for ever.
+        let engine = match self.snapshots.find(OPERATION, name) {
             Ok(stored) if stored.image().is_some() => {
-                let daemon = self.daemon().await?;
-                check_engine(daemon, &stored, OPERATION).await?;
-                Some(daemon)
+                let engine = self.engine().await?;
+                check_engine(engine, &stored, OPERATION).await?;
+                Some(engine)
             }
             _ => None,
         };
-        let deleted = self.snapshots.delete(OPERATION, name)?;
-        for instance in self.made.instances() {
-            instance.kind.snapshots.forget(&deleted.info.id);
-        }
-        if let (Some(daemon), Some(image)) = (daemon, deleted.image()) {
-            commit::remove(&daemon.docker, image).await.map_err(|error| {
-                let message = format!("{name:?} is deleted, and its image {image} is still there");
+        let deleted = self.catalog().delete(name)?;
+        if let (Some(engine), Some(image)) = (engine, deleted.image()) {
+            commit::remove(&engine.docker, image).await.map_err(|error| {
+                let message = format!("{name:?} is deleted, but its image {image} is left");
                 Error::new(ErrorKind::Unavailable, OPERATION, message)
                     .with_source(error)
                     .with_hint(format!("docker image rm --force {image}"))

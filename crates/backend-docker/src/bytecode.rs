@@ -1,8 +1,8 @@
-//! The agent as byte code, so that a container has nothing to compile.
+//! Bytecode of the agent, so that a container has nothing to compile.
 //!
-//! It is made here, by an interpreter of this host that takes the same byte code as the one of the image. None is ever
-//! taken from a container: code in one could make what others run. Where no interpreter here is of that kind, containers get
-//! the text.
+//! An interpreter of this host with the same bytecode format as the one of the image compiles it. Bytecode never comes from a
+//! container: code in one could then determine what other containers run. Without such an interpreter here, containers get the
+//! source text.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,22 +18,22 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Minor versions of interpreters that are looked for by name, besides `python3`.
+/// Minor versions of interpreters that are searched for by name, besides `python3`.
 const MIN_MINOR: u32 = 9;
 const MAX_MINOR: u32 = 16;
 
-/// How long one of them may take.
+/// Limits one compilation.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is known of it, shared by all sandboxes of a backend.
+/// Compiled agents by format, shared by all sandboxes of a backend.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AgentBytecode {
-    /// `None`: it is being made, or there is nobody here who could make it.
+    /// `None`: the agent is being compiled, or no interpreter here can compile it.
     known: Arc<Mutex<HashMap<PycMagic, Option<Bytes>>>>,
 }
 
 impl AgentBytecode {
-    /// That for interpreters of that kind, if it is there. Otherwise it is made, for the ones to come.
+    /// Returns the agent in that format if it is cached. Otherwise starts to compile it, for later containers.
     pub(crate) fn get(&self, magic: PycMagic) -> Option<Bytes> {
         if let Some(known) = self.known().get(&magic) {
             return known.clone();
@@ -42,11 +42,11 @@ impl AgentBytecode {
         self.known().insert(magic, cached.clone());
         if cached.is_none() {
             let known = Arc::clone(&self.known);
-            // It goes on when the runtime of this one is gone.
+            // Continues when the runtime of this call ends.
             tokio::spawn(background(async move {
-                let Some(made) = make(magic).await else { return };
-                cache::write(&file_name(magic), &made);
-                lock(&known).insert(magic, Some(made));
+                let Some(compiled) = compile_with_any(magic).await else { return };
+                cache::write(&file_name(magic), &compiled);
+                lock(&known).insert(magic, Some(compiled));
             }));
         }
         cached
@@ -65,19 +65,20 @@ fn file_name(magic: PycMagic) -> String {
     format!("agent-in-boxes-{:016x}.bin", byte_code_id(magic))
 }
 
-/// By the first interpreter here that is of that kind.
-async fn make(magic: PycMagic) -> Option<Bytes> {
+/// Compiles the agent with the first interpreter here that has that format.
+async fn compile_with_any(magic: PycMagic) -> Option<Bytes> {
     let numbered = (MIN_MINOR..=MAX_MINOR).rev().map(|minor| format!("python3.{minor}"));
     for name in std::iter::once("python3".to_owned()).chain(numbered) {
         let Some(python) = on_path(&name) else { continue };
-        let made = timeout(COMPILE_TIMEOUT, compile(&python, magic)).await;
-        if let Ok(Ok(Some(made))) = made {
-            return Some(made);
+        let compiled = timeout(COMPILE_TIMEOUT, compile(&python, magic)).await;
+        if let Ok(Ok(Some(compiled))) = compiled {
+            return Some(compiled);
         }
     }
     None
 }
 
+/// Compiles the agent. Returns `None` for an interpreter with another format.
 async fn compile(python: &Path, magic: PycMagic) -> std::io::Result<Option<Bytes>> {
     let mut compiler = Command::new(python)
         .args(compiler(magic))
@@ -87,17 +88,17 @@ async fn compile(python: &Path, magic: PycMagic) -> std::io::Result<Option<Bytes
         .kill_on_drop(true)
         .spawn()?;
     let stdin = compiler.stdin.take();
-    let fed = async move {
+    let write = async move {
         match stdin {
-            // One of another kind ends without reading it.
+            // An interpreter with another format ends without reading it.
             Some(mut stdin) => stdin.write_all(agent().as_bytes()).await.is_ok(),
             None => false,
         }
     };
-    let (is_fed, output) = tokio::join!(fed, compiler.wait_with_output());
+    let (is_written, output) = tokio::join!(write, compiler.wait_with_output());
     let output = output?;
-    let is_whole = is_fed && output.status.success();
-    Ok(is_whole.then(|| Bytes::from(output.stdout)))
+    let is_complete = is_written && output.status.success();
+    Ok(is_complete.then(|| Bytes::from(output.stdout)))
 }
 
 #[cfg(test)]
@@ -111,13 +112,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_interpreter_compiles_for_its_own_kind_and_for_no_other() {
+    async fn an_interpreter_compiles_only_for_its_own_format() {
         let python = on_path("python3").unwrap();
         let own = magic_of("python3").await;
-        let made = compile(&python, own).await.unwrap().unwrap();
-        assert!(made.len() > agent().len() / 2, "{} bytes", made.len());
+        let compiled = compile(&python, own).await.unwrap().unwrap();
+        assert!(compiled.len() > agent().len() / 2, "{} bytes", compiled.len());
         let other: PycMagic = "00000d0a".parse().unwrap();
         assert_eq!(compile(&python, other).await.unwrap(), None);
-        assert_eq!(make(other).await, None);
+        assert_eq!(compile_with_any(other).await, None);
     }
 }

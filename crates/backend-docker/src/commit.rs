@@ -1,4 +1,4 @@
-//! Changes to the files of an image, kept by the engine as an image of their own.
+//! Images of snapshots: the changed files of a container, committed by its engine.
 
 use bollard::Docker;
 use bollard::errors::Error as Cause;
@@ -12,20 +12,20 @@ use crate::engine::Engine;
 use crate::error::parse_error;
 use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
 
-/// What images of snapshots are called; each has a tag of its own.
+/// Repository of the images of snapshots; each image has its own tag.
 pub(crate) const REPOSITORY: &str = "code-sandboxes-snapshot";
 
-/// The label with the name of the snapshot.
+/// Label with the name of the snapshot.
 const LABEL: &str = "code-sandboxes.snapshot";
 
-/// The label with who made it, and the one with where its snapshot is. Containers of the image have them too, so they are
-/// not those of a container.
+/// Labels with the process that committed the image, and with the store of its snapshot. Containers of the image inherit
+/// them, so they differ from the labels of containers.
 pub(crate) const MAKER_LABEL: &str = "code-sandboxes.snapshot-maker";
 pub(crate) const STORE_LABEL: &str = "code-sandboxes.snapshot-store";
 
 const OPERATION: &str = "create_snapshot";
 
-/// An image that was made of a container. Removed when it is dropped, unless it is kept.
+/// An image that was committed from a container. Dropping it removes the image, unless it is kept.
 #[derive(Debug)]
 pub(crate) struct CommittedImage {
     docker: Docker,
@@ -35,8 +35,8 @@ pub(crate) struct CommittedImage {
 }
 
 impl CommittedImage {
-    /// Makes one of what is changed in a container, for a snapshot of the store with that number. What is mounted, and so
-    /// all that is in memory, is no part of it.
+    /// Commits the changed files of a container, for a snapshot of the store with that number. Mounted directories, and so
+    /// everything in memory, are no part of the image.
     pub(crate) async fn create(
         docker: Docker,
         container: String,
@@ -52,7 +52,7 @@ impl CommittedImage {
             .tag(&tag)
             .pause(true)
             .build();
-        // What the container says of itself is not true of others that start from the image.
+        // The container's own labels are wrong for containers that start from the image.
         let maker = Owner::this_process().map(|owner| owner.to_string()).unwrap_or_default();
         let labels = [
             (LABEL, snapshot.as_str()),
@@ -63,8 +63,8 @@ impl CommittedImage {
         ];
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let config = ContainerConfig { labels: Some(labels), ..ContainerConfig::default() };
-        let made = committed.docker.commit_container(options, config).await;
-        made.map_err(|error| parse_error(OPERATION, error))?;
+        let answer = committed.docker.commit_container(options, config).await;
+        answer.map_err(|error| parse_error(OPERATION, error))?;
         Ok(committed)
     }
 
@@ -90,48 +90,48 @@ impl Drop for CommittedImage {
     }
 }
 
-/// Refuses another engine than the one that has the image of a snapshot, or that had it.
+/// Refuses another engine than the one with the image of a snapshot.
 ///
 /// # Errors
-/// `Unavailable`, with where that was.
+/// `Unavailable`, with the address of that engine.
 pub(crate) async fn check_engine(
-    daemon: &Engine,
+    engine: &Engine,
     stored: &StoredSnapshot,
     operation: &'static str,
 ) -> Result<()> {
     let image = stored.image().unwrap_or_default();
-    match daemon.docker.inspect_image(image).await {
+    match engine.docker.inspect_image(image).await {
         Ok(_) => return Ok(()),
         Err(Cause::DockerResponseServerError { status_code: 404, .. }) => {}
         Err(error) => return Err(parse_error(operation, error)),
     }
-    let here = &daemon.host;
-    // It was there, and somebody has removed it.
+    let here = &engine.host;
+    // This engine had the image, which was removed without this program.
     if stored.engine() == Some(here) {
         return Ok(());
     }
     let (name, directory) = (&stored.info.name, stored.directory().display());
-    let there = stored.engine().unwrap_or("an address that was not written down");
+    let there = stored.engine().unwrap_or("an address that was not recorded");
     let message = format!(
-        "some of {name:?} is the image {image} of the engine at {there}, and the engine at {here} has no such image"
+        "part of {name:?} is the image {image} of the engine at {there}, and the engine at {here} has no such image"
     );
     Err(Error::new(ErrorKind::Unavailable, operation, message)
         .with_context("engine", there.to_owned())
         .with_hint(format!(
-            "say where that engine is now, with DOCKER_HOST; when it is no more, remove {directory}"
+            "set DOCKER_HOST to the address of that engine; if it does not exist any more, remove {directory}"
         )))
 }
 
-/// What has become of an image that was to be removed.
+/// Outcome of the removal of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removed {
-    /// It is no more.
+    /// The image does not exist any more.
     Gone,
-    /// A container has it. Removed by force it would lose its name and stay, or take that container with it.
+    /// A container uses the image. A forced removal would only remove its name, or that container with it.
     InUse,
 }
 
-/// Removes the image of a snapshot, if it is there and no container has it.
+/// Removes the image of a snapshot, unless a container uses it.
 pub(crate) async fn remove(docker: &Docker, image: &str) -> std::result::Result<Removed, Cause> {
     match docker.remove_image(image, None::<RemoveImageOptions>, None).await {
         Ok(_) | Err(Cause::DockerResponseServerError { status_code: 404, .. }) => Ok(Removed::Gone),
@@ -140,7 +140,7 @@ pub(crate) async fn remove(docker: &Docker, image: &str) -> std::result::Result<
     }
 }
 
-/// The image of a snapshot as that of a container. It ends with its snapshot, or later with its last container.
+/// The image of a snapshot from which a container starts. It is removed with its snapshot, or later with its last container.
 #[derive(Clone, Debug)]
 pub(crate) struct BaseImage {
     pub(crate) image: String,
@@ -148,12 +148,12 @@ pub(crate) struct BaseImage {
 }
 
 impl BaseImage {
-    /// Removes the image if its snapshot was deleted while a container had it. Whether it need not be looked at again.
-    pub(crate) async fn end(&self, docker: &Docker) -> bool {
+    /// Removes the image if its snapshot was deleted while a container used it. Returns true if nothing is left to do.
+    pub(crate) async fn release(&self, docker: &Docker) -> bool {
         match self.snapshots.images("terminate") {
             Ok(known) if known.contains(&self.image) => true,
             Ok(_) => matches!(remove(docker, &self.image).await, Ok(Removed::Gone)),
-            // What is not known to be deleted stays.
+            // An image stays unless its snapshot is known to be deleted.
             Err(_) => true,
         }
     }
@@ -172,16 +172,16 @@ mod tests {
 
     const IMAGE: &str = "code-sandboxes-snapshot:one";
 
-    /// One that has the image, or not; and whether it can remove it.
-    fn engine(has: bool, removes: bool) -> FakeEngine {
-        FakeEngine::start(move |request, said| {
+    /// Starts an engine with or without the image, which can remove it or not.
+    fn start_engine(has: bool, removes: bool) -> FakeEngine {
+        FakeEngine::start(move |request, log| {
             let path = request.path.split('?').next().unwrap_or_default();
             let missing = || Answer::now(404, json!({"message": "No such image"}));
             match (request.method.as_str(), path) {
                 ("GET", "version") => Answer::now(200, json!({"ApiVersion": "1.41"})),
                 ("GET", _) if has => Answer::now(200, json!({"Id": "x"})),
                 ("DELETE", _) if has && removes => {
-                    said.add(path);
+                    log.add(path);
                     Answer::now(200, json!([]))
                 }
                 ("DELETE", _) if has => Answer::now(500, json!({"message": "no"})),
@@ -190,7 +190,7 @@ mod tests {
         })
     }
 
-    /// Deletes a snapshot of that engine with that one. Whether it is still there.
+    /// Deletes a snapshot taken with one engine, with another engine. Returns whether the snapshot is left.
     async fn delete(taken_with: &FakeEngine, with: &FakeEngine) -> (Result<()>, bool) {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("snapshots");
@@ -204,30 +204,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_image_that_another_engine_has_is_not_forgotten() {
-        let (with, without) = (engine(true, true), engine(false, true));
+    async fn a_snapshot_with_an_image_of_another_engine_stays() {
+        let (with, without) = (start_engine(true, true), start_engine(false, true));
         let (deleted, is_there) = delete(&with, &without).await;
         let error = deleted.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.message().contains(&with.address()), "{error:?}");
         assert!(error.message().contains(IMAGE) && error.hint().is_some(), "{error:?}");
         assert!(is_there);
-        assert_eq!((with.said(), without.said()), (vec![], vec![]));
+        assert_eq!((with.events(), without.events()), (vec![], vec![]));
     }
 
     #[tokio::test]
-    async fn an_image_in_use_ends_with_its_last_container() {
+    async fn an_image_in_use_is_removed_with_its_last_container() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("snapshots");
         let store = SnapshotStore::new(Some(directory.clone()));
-        let engine = FakeEngine::start(|request, said| {
+        let engine = FakeEngine::start(|request, log| {
             let path = request.path.split('?').next().unwrap_or_default();
-            let asks_for_force = request.path.contains("force=true");
+            let is_forced = request.path.contains("force=true");
             match (request.method.as_str(), path) {
                 ("DELETE", path) if path.starts_with("images/") => {
-                    assert!(!asks_for_force, "it would take the container with it");
-                    let is_free = said.has("freed");
-                    said.add(if is_free { "removed" } else { "in use" });
+                    assert!(!is_forced, "it would remove the container with it");
+                    let is_free = log.has("freed");
+                    log.add(if is_free { "removed" } else { "in use" });
                     match is_free {
                         true => Answer::now(200, json!([])),
                         false => Answer::now(409, json!({"message": "conflict"})),
@@ -237,35 +237,35 @@ mod tests {
             }
         });
         let docker = engine.docker();
-        let origin = BaseImage { image: IMAGE.into(), snapshots: store.clone() };
+        let base_image = BaseImage { image: IMAGE.into(), snapshots: store.clone() };
         store_snapshot(&store, "one", json!({"image": IMAGE, "engine": engine.address()}));
         // A container ends before the snapshot does.
-        assert!(origin.end(&docker).await);
-        assert_eq!(engine.said(), [""; 0]);
+        assert!(base_image.release(&docker).await);
+        assert_eq!(engine.events(), [""; 0]);
         let mut config = DockerConfig::default();
         (config.host, config.snapshot_directory) = (Some(engine.address()), Some(directory));
         let backend = DockerBackend::new(config);
         backend.delete_snapshot(&CallContext::new(), "one").await.unwrap();
-        // Another container still has it, and then none.
-        assert!(!origin.end(&docker).await);
+        // Another container still uses it, and then none.
+        assert!(!base_image.release(&docker).await);
         engine.add("freed");
-        assert!(origin.end(&docker).await);
-        assert_eq!(engine.said(), ["in use", "in use", "freed", "removed"]);
+        assert!(base_image.release(&docker).await);
+        assert_eq!(engine.events(), ["in use", "in use", "freed", "removed"]);
     }
 
     #[tokio::test]
-    async fn an_image_ends_with_its_snapshot_and_one_that_stays_is_told() {
-        // However the engine is called now.
-        let (elsewhere, with) = (engine(false, true), engine(true, true));
+    async fn an_image_is_removed_with_its_snapshot_and_one_that_stays_is_reported() {
+        // The engine may have another address now.
+        let (elsewhere, with) = (start_engine(false, true), start_engine(true, true));
         let (deleted, is_there) = delete(&elsewhere, &with).await;
         deleted.unwrap();
-        assert_eq!(with.said(), [format!("images/{IMAGE}")]);
+        assert_eq!(with.events(), [format!("images/{IMAGE}")]);
         assert!(!is_there);
-        // Somebody has removed it.
+        // The image was removed without this program.
         let (deleted, is_there) = delete(&elsewhere, &elsewhere).await;
         deleted.unwrap();
         assert!(!is_there);
-        let stubborn = engine(true, false);
+        let stubborn = start_engine(true, false);
         let (deleted, is_there) = delete(&stubborn, &stubborn).await;
         let error = deleted.unwrap_err();
         assert!(error.message().contains(IMAGE), "{error:?}");

@@ -1,4 +1,4 @@
-//! What the backend and each create can be told.
+//! Configuration of the backend, and the options of one create.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,35 +16,38 @@ use serde_json::Value;
 
 use crate::gpus::Gpus;
 
-/// The image that sandboxes start from when none is named.
+/// Default image of sandboxes.
 pub const DEFAULT_IMAGE: &str = "code-sandboxes:latest";
 
-/// A user of a container and its group, in numbers: a name means what the image says it means.
+/// The shell of an image.
+pub(crate) const SHELL: &str = "/bin/sh";
+
+/// User and group of a container, by number: the image decides what a name means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct User {
     pub(crate) id: u32,
     pub(crate) group: u32,
 }
 
-/// Users of containers. Engines that remap users have these numbers as well: they have 65536 of them.
-const OWN: Range<u32> = 20_000..60_000;
+/// Users that are allocated to containers. Engines that remap users have these numbers too, of 65536.
+const ALLOCATED_IDS: Range<u32> = 20_000..60_000;
 
 impl User {
-    /// Another one for each container, with no name and no rights in any image: what the kernel counts for a user, such as
-    /// descriptors on their way through sockets, pages of pipes and what `inotify` and epoll watch, is counted for one
-    /// container alone.
+    /// Allocates another user for each container, without a name or rights in any image. So the resources that the kernel
+    /// counts by user, such as descriptors in transit through sockets, pages of pipes, and watches of `inotify` and epoll, are
+    /// counted for each container separately.
     fn allocate() -> Self {
-        // Those of other programs begin elsewhere.
+        // Other programs start at other numbers.
         static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
             AtomicU32::new(
                 u32::from_str_radix(&random_hex(4), 16).unwrap_or_else(|_| std::process::id()),
             )
         });
-        let count = OWN.end - OWN.start;
-        let next = || OWN.start + NEXT.fetch_add(1, Ordering::Relaxed) % count;
+        let count = ALLOCATED_IDS.end - ALLOCATED_IDS.start;
+        let next = || ALLOCATED_IDS.start + NEXT.fetch_add(1, Ordering::Relaxed) % count;
         let accounts = accounts();
         let mut id = next();
-        // An account of this host would share them.
+        // An account of this host would share its resources with the container.
         for _ in 0..count {
             if !accounts.contains(&id) {
                 break;
@@ -61,7 +64,7 @@ impl User {
     }
 }
 
-/// The numbers of the users and groups that this host has names for.
+/// Returns the numbers of the named users and groups of this host.
 fn accounts() -> BTreeSet<u32> {
     let number = |line: &str| line.split(':').nth(2)?.parse().ok();
     let files =
@@ -75,50 +78,50 @@ impl fmt::Display for User {
     }
 }
 
-/// Defaults of a [`DockerBackend`](crate::DockerBackend). What a create says wins over them.
+/// Defaults of a [`DockerBackend`](crate::DockerBackend). Each create overrides them.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DockerConfig {
     /// The engine's address, such as `unix:///run/docker.sock` or `tcp://host:2376`. Default: `DOCKER_HOST`, then the
-    /// current context, then the usual sockets of Docker and Podman.
+    /// current context, then the default sockets of Docker and Podman.
     pub host: Option<String>,
-    /// A directory with `ca.pem`, `cert.pem` and `key.pem`: an engine over TCP is talked to over TLS, has to be signed by the
-    /// first, and is shown the others. Default: that of the context; with an address of another origin what
-    /// `DOCKER_CERT_PATH` names when `DOCKER_TLS_VERIFY` is set, or else no encryption.
+    /// Directory with `ca.pem`, `cert.pem` and `key.pem`, for TLS with an engine over TCP: the authority that signs the
+    /// engine's certificate, and this end's certificate and key. Default: that of the context; for an address from elsewhere
+    /// the directory in `DOCKER_CERT_PATH` when `DOCKER_TLS_VERIFY` is set, or else no encryption.
     pub certificates: Option<PathBuf>,
-    /// Whether an engine of another host may be talked to over TCP without encryption. Everybody on the way there can read and
-    /// change all that is said then, code, results and secrets, and whoever reaches its port is root of its host. Default:
-    /// `false`, which refuses such an address as `Unsupported`; one of this host's loopback needs no encryption.
+    /// Allows an engine on another host over TCP without encryption. Every machine on the way can then read and change code,
+    /// results and secrets, and every client that reaches the engine's port has root's rights on its host. Default: `false`,
+    /// which refuses such an address as `Unsupported`; an address of this host's loopback needs no encryption.
     pub unencrypted: bool,
-    /// How long nothing may be heard of a container, several questions unanswered, until it counts as lost: a network can
-    /// end without a word. Default: 45 seconds. A busy machine can be silent for some seconds.
+    /// Time without any byte of a container, with several requests unanswered, after which it counts as lost: a network can
+    /// fail silently. Default: 45 seconds. A busy machine can be silent for some seconds.
     pub silence: Option<Duration>,
-    /// The image. Default: `CODE_SANDBOXES_IMAGE`, then [`DEFAULT_IMAGE`].
+    /// Image of sandboxes. Default: `CODE_SANDBOXES_IMAGE`, then [`DEFAULT_IMAGE`].
     pub image: Option<String>,
-    /// Where snapshots are kept. Default: `snapshots` in what `CODE_SANDBOXES_STATE_DIR` names, in `code-sandboxes` in
+    /// Directory of snapshots. Default: `snapshots` in the directory `CODE_SANDBOXES_STATE_DIR`, in `code-sandboxes` in
     /// `XDG_STATE_HOME`, or in `~/.local/state/code-sandboxes`.
     pub snapshot_directory: Option<PathBuf>,
 }
 
-/// What runs code in a container.
+/// Runner of the code in a container: the option `engine`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CodeRunner {
-    /// Workers of our own, forked from a warm interpreter.
+    /// Python workers, forked from a warm interpreter.
     #[default]
     Python,
-    /// Jupyter kernels, by the name of their specification. Without a transport it is Unix sockets in a directory of their
-    /// own, and TCP on the loopback for a kernel that ends when it is to use those.
+    /// Jupyter kernels, by the name of their specification. Without a transport a kernel uses Unix sockets in its own
+    /// directory, or TCP on the loopback if it does not start with those.
     Jupyter { kernel: String, transport: Option<Transport> },
-    /// Nothing: commands and files alone.
+    /// No runner: only commands and files.
     None,
 }
 
 impl CodeRunner {
-    /// By its name. `None` for a name that is none.
+    /// Parses a name. Returns `None` for an unknown one.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let kernel = match name {
             "python" => return Some(Self::Python),
-            NO_ENGINE => return Some(Self::None),
+            NO_RUNNER => return Some(Self::None),
             "jupyter" => DEFAULT_KERNEL,
             name => name.strip_prefix("jupyter:").filter(|kernel| is_word(kernel))?,
         };
@@ -131,34 +134,34 @@ impl fmt::Display for CodeRunner {
         match self {
             Self::Python => f.write_str("python"),
             Self::Jupyter { kernel, .. } => write!(f, "jupyter:{kernel}"),
-            Self::None => f.write_str(NO_ENGINE),
+            Self::None => f.write_str(NO_RUNNER),
         }
     }
 }
 
-/// What is asked for where nothing shall run code.
-const NO_ENGINE: &str = "none";
+/// Name of [`CodeRunner::None`].
+const NO_RUNNER: &str = "none";
 
-/// The kernel that is meant where none is named.
+/// Default kernel.
 pub(crate) const DEFAULT_KERNEL: &str = "python3";
 
-/// The options of one create.
+/// Options of one create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) image: String,
-    pub(crate) engine: CodeRunner,
-    /// Whether that was said. Otherwise the image may say it.
-    pub(crate) names_engine: bool,
+    pub(crate) runner: CodeRunner,
+    /// The caller named the runner. Otherwise a label of the image may name it.
+    pub(crate) names_runner: bool,
     pub(crate) python: String,
-    /// The one that is named.
+    /// The requested user.
     pub(crate) user: Option<User>,
-    /// The one that it is otherwise.
-    own_user: User,
+    /// The user without a request.
+    allocated_user: User,
     pub(crate) runtime: Option<String>,
     pub(crate) platform: Option<String>,
     pub(crate) writable_root: bool,
     pub(crate) lazy: bool,
-    /// An image that the engine does not have is fetched.
+    /// An image that the engine does not have is pulled.
     pub(crate) pull: bool,
     pub(crate) pip: Vec<String>,
     /// GPUs of the engine's host.
@@ -176,11 +179,11 @@ impl Options {
     pub(crate) fn from_spec(config: &DockerConfig, spec: &CreateSpec) -> Result<Self> {
         let mut options = Self {
             image: spec.image.clone().unwrap_or_else(|| config.image()),
-            engine: engine(spec)?,
-            names_engine: spec.provider_options.contains_key("engine"),
+            runner: runner(spec)?,
+            names_runner: spec.provider_options.contains_key("engine"),
             python: "python3".into(),
             user: None,
-            own_user: User::allocate(),
+            allocated_user: User::allocate(),
             runtime: None,
             platform: None,
             writable_root: false,
@@ -209,46 +212,46 @@ impl Options {
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
                 ("pull", Value::String(when)) if when == "missing" => options.pull = true,
                 ("pull", Value::String(when)) if when == "never" => options.pull = false,
-                ("pip", Value::Array(given)) => options.pip = pip_options(given)?,
-                _ => return Err(unknown(key, value)),
+                ("pip", Value::Array(values)) => options.pip = pip_options(values)?,
+                _ => return Err(unknown_option(key, value)),
             }
         }
         if !is_word(&options.image) {
-            return Err(Error::invalid("image", format!("is no name, got {:?}", options.image)));
+            return Err(Error::invalid("image", format!("is not a name, got {:?}", options.image)));
         }
         Ok(options)
     }
 
-    /// Who code is.
+    /// Returns the user that code runs as.
     pub(crate) fn user(&self) -> User {
-        self.user.unwrap_or(self.own_user)
+        self.user.unwrap_or(self.allocated_user)
     }
 }
 
-/// What `engine` says, and `transport`, which goes with kernels alone.
-fn engine(spec: &CreateSpec) -> Result<CodeRunner> {
-    let given = |key: &'static str| spec.provider_options.get(key).map(|value| (key, value));
-    let transport = match given("transport") {
+/// Parses the options `engine` and `transport`. Only kernels have a transport.
+fn runner(spec: &CreateSpec) -> Result<CodeRunner> {
+    let option = |key: &'static str| spec.provider_options.get(key).map(|value| (key, value));
+    let transport = match option("transport") {
         None => None,
         Some((_, Value::String(name))) if name == "ipc" => Some(Transport::Ipc),
         Some((_, Value::String(name))) if name == "tcp" => Some(Transport::Tcp),
-        Some((key, value)) => return Err(unknown(key, value)),
+        Some((key, value)) => return Err(unknown_option(key, value)),
     };
-    let engine = match given("engine") {
+    let runner = match option("engine") {
         None => CodeRunner::default(),
         Some((key, value)) => {
-            value.as_str().and_then(CodeRunner::parse).ok_or_else(|| unknown(key, value))?
+            value.as_str().and_then(CodeRunner::parse).ok_or_else(|| unknown_option(key, value))?
         }
     };
-    match (engine, transport) {
+    match (runner, transport) {
         (CodeRunner::Python | CodeRunner::None, Some(_)) => {
-            let problem = "have transport, which is for the engine jupyter";
+            let problem = "have transport, which is only for the engine jupyter";
             Err(Error::invalid("provider_options", problem))
         }
         (CodeRunner::Jupyter { kernel, .. }, transport) => {
             Ok(CodeRunner::Jupyter { kernel, transport })
         }
-        (engine, None) => Ok(engine),
+        (runner, None) => Ok(runner),
     }
 }
 
@@ -256,7 +259,7 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic())
 }
 
-fn unknown(key: &str, value: &Value) -> Error {
+fn unknown_option(key: &str, value: &Value) -> Error {
     Error::invalid(
         "provider_options",
         format!(
@@ -273,14 +276,14 @@ mod tests {
 
     use super::*;
 
-    fn parse(given: Value) -> Result<Options> {
+    fn parse(options: Value) -> Result<Options> {
         let mut spec = CreateSpec::default();
-        spec.provider_options = given.as_object().cloned().unwrap_or_default();
+        spec.provider_options = options.as_object().cloned().unwrap_or_default();
         Options::from_spec(&DockerConfig::default(), &spec)
     }
 
     #[test]
-    fn known_options_are_taken_and_others_refused() {
+    fn unknown_options_are_refused() {
         let options = parse(json!({"user": "1000:100", "writable_root": true})).unwrap();
         assert_eq!(options.user(), User { id: 1000, group: 100 });
         assert!(options.writable_root);
@@ -304,30 +307,30 @@ mod tests {
         }
     }
 
-    /// The kernel counts for users what no limit of a container counts.
+    /// The kernel counts some resources by user, which no limit of a container counts.
     #[test]
-    fn each_container_has_a_user_of_its_own() {
+    fn each_container_has_its_own_user() {
         let users: Vec<User> = (0..100).map(|_| parse(json!({})).unwrap().user()).collect();
         let accounts = accounts();
         assert!(accounts.contains(&0), "{accounts:?}");
         for user in &users {
-            assert!(OWN.contains(&user.id) && user.group == user.id, "{user}");
+            assert!(ALLOCATED_IDS.contains(&user.id) && user.group == user.id, "{user}");
             assert!(!accounts.contains(&user.id), "{user}");
         }
         assert_eq!(users.iter().collect::<BTreeSet<_>>().len(), users.len());
     }
 
     #[test]
-    fn a_kernel_is_asked_for() {
-        let engine = |given| parse(given).unwrap().engine;
+    fn the_runner_is_parsed() {
+        let runner = |options| parse(options).unwrap().runner;
         let kernel =
             |name: &str, transport| CodeRunner::Jupyter { kernel: name.to_owned(), transport };
-        assert_eq!(engine(json!({})), CodeRunner::Python);
-        assert_eq!(engine(json!({"engine": "python"})), CodeRunner::Python);
-        assert_eq!(engine(json!({"engine": "none"})), CodeRunner::None);
-        assert_eq!(engine(json!({"engine": "jupyter"})), kernel("python3", None));
+        assert_eq!(runner(json!({})), CodeRunner::Python);
+        assert_eq!(runner(json!({"engine": "python"})), CodeRunner::Python);
+        assert_eq!(runner(json!({"engine": "none"})), CodeRunner::None);
+        assert_eq!(runner(json!({"engine": "jupyter"})), kernel("python3", None));
         assert_eq!(
-            engine(json!({"engine": "jupyter:ir", "transport": "tcp"})),
+            runner(json!({"engine": "jupyter:ir", "transport": "tcp"})),
             kernel("ir", Some(Transport::Tcp))
         );
     }

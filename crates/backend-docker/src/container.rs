@@ -1,4 +1,4 @@
-//! What a container is like: as closed as an engine can make it, unless a create says otherwise.
+//! Specification of a container: as closed as an engine can make it, unless a create opens it.
 
 use std::collections::HashMap;
 
@@ -18,47 +18,46 @@ use crate::optional_features::OptionalFeatures;
 use crate::owner::{ID_LABEL, IMAGE_LABEL, OWNER_LABEL, Owner};
 use crate::seccomp;
 
-/// Memory when nothing is said, and twice the disk when that is more.
+/// Default memory limit. With a disk limit the default is at least twice that limit.
 const DEFAULT_MEMORY: ByteSize = ByteSize::gib(2);
 
-/// Disk when nothing is said. Files are memory: by default they take at most half of it.
+/// Default disk limit. Files are in memory, and by default take at most half of it.
 const DEFAULT_DISK: ByteSize = ByteSize::gib(1);
 
-/// Processes and threads when nothing is said.
+/// Default limit of processes and threads.
 const DEFAULT_PROCESSES: u32 = 256;
 
-/// As many as any kernel can number. A greater limit means nothing, and kernels take none.
+/// Number of processes of any kernel. Kernels accept no greater limit.
 const MAX_PROCESSES: u32 = 1 << 22;
 
-/// Open files of a process when nothing is said, and as many as it may allow itself then.
+/// Default soft and hard limits of open files of a process.
 const DEFAULT_OPEN_FILES: u32 = 1024;
 const DEFAULT_MAX_OPEN_FILES: u32 = 4096;
 
-/// As many more as the agent may have: some for each process and each connection.
+/// Further open files of the agent: some for each process and each connection.
 const AGENT_OPEN_FILES: i64 = 4096;
 
-/// As many as kernels allow, unless they are told (`fs.nr_open`).
+/// Limit of the kernel unless `fs.nr_open` is set.
 const MAX_OPEN_FILES: i64 = 1 << 20;
 
-/// The most that shared memory takes, and which part of the disk it has: one in so many.
+/// Limits of shared memory: bytes, and the divisor of the disk limit.
 const MAX_SHARED_MEMORY: u64 = 64 << 20;
 const SHARED_MEMORY_SHARE: u64 = 16;
 
-/// Files of a directory in memory, per byte of it.
+/// Bytes of a directory in memory for each file that it may have.
 const BYTES_PER_FILE: u64 = 4096;
 
-/// The home directory of code.
+/// Home directory of code.
 pub(crate) const HOME: &str = "/home/sandbox";
 
-/// The working directory of code.
+/// Working directory of code.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
-/// What else may be written to, with its mode and which part of the disk it has: one in so many. The rest is the
-/// working directory's.
+/// Further writable directories, with mode and divisor of the disk limit. The working directory has the rest.
 const WRITABLE_DIRECTORIES: [(&str, &str, u64); 4] =
     [("/tmp", "1777", 16), ("/var/tmp", "1777", 32), ("/data", "0700", 32), (HOME, "0700", 4)];
 
-/// What a container may use.
+/// Resource limits of a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limits {
     pub(crate) memory: ByteSize,
@@ -70,8 +69,8 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn from_spec(spec: &CreateSpec) -> Self {
         let memory = spec.memory.unwrap_or_else(|| {
-            let asked = spec.disk.map_or(0, ByteSize::as_u64).saturating_mul(2);
-            ByteSize::bytes(DEFAULT_MEMORY.as_u64().max(asked))
+            let for_disk = spec.disk.map_or(0, ByteSize::as_u64).saturating_mul(2);
+            ByteSize::bytes(DEFAULT_MEMORY.as_u64().max(for_disk))
         });
         let half = ByteSize::bytes(DEFAULT_DISK.as_u64().min(memory.as_u64() / 2));
         let disk = spec.disk.unwrap_or(half);
@@ -80,8 +79,8 @@ impl Limits {
     }
 }
 
-/// The layers that keep the code in, for `info()`. Without `limits`, nobody keeps those of memory, processes and CPU.
-pub(crate) fn layers(options: &Options, way: EgressMode, limits: bool) -> Vec<String> {
+/// Lists the layers of isolation for `info()`. `limits`: the limits of memory, processes and CPU are enforced.
+pub(crate) fn layers(options: &Options, egress: EgressMode, limits: bool) -> Vec<String> {
     let mut layers = vec!["namespaces", "no-capabilities", "no-new-privileges", "seccomp"];
     layers.extend(limits.then_some("limits"));
     if !options.writable_root {
@@ -90,7 +89,7 @@ pub(crate) fn layers(options: &Options, way: EgressMode, limits: bool) -> Vec<St
     if options.user().id != 0 {
         layers.push("unprivileged-user");
     }
-    match way {
+    match egress {
         EgressMode::Closed => layers.push("no-network"),
         EgressMode::Gate => layers.push("network-gate"),
         EgressMode::Proxy => layers.push("network-proxy"),
@@ -100,30 +99,30 @@ pub(crate) fn layers(options: &Options, way: EgressMode, limits: bool) -> Vec<St
     layers
 }
 
-/// What a container is made for.
+/// Everything that the request for a container depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContainerSpec<'a> {
     pub(crate) spec: &'a CreateSpec,
     pub(crate) options: &'a Options,
-    /// The image, by the number that nothing else gets.
+    /// The image by its id, which no other image gets.
     pub(crate) image: &'a str,
     pub(crate) files: &'a HostFiles,
-    pub(crate) way: EgressMode,
-    /// What its engine says of its host.
-    pub(crate) about: EngineInfo,
-    /// The image, when it is a snapshot's.
-    pub(crate) origin: Option<&'a BaseImage>,
+    pub(crate) egress: EgressMode,
+    /// Facts about the engine's host.
+    pub(crate) engine: EngineInfo,
+    /// The image of the snapshot that the container starts from.
+    pub(crate) base_image: Option<&'a BaseImage>,
 }
 
-/// The request for a container whose first process takes in the agent.
+/// Builds the request for a container whose init process is the bootstrap of the agent.
 pub(crate) fn create_request(
-    wanted: &ContainerSpec<'_>,
+    container: &ContainerSpec<'_>,
     features: OptionalFeatures,
     id: &str,
     nonce: &str,
     owner: Option<&Owner>,
 ) -> ContainerCreateBody {
-    let ContainerSpec { spec, options, image, .. } = *wanted;
+    let ContainerSpec { spec, options, image, .. } = *container;
     let labels = [(ID_LABEL, id), (IMAGE_LABEL, &options.image)];
     let mut labels = HashMap::from(labels.map(|(name, value)| (name.to_owned(), value.to_owned())));
     labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
@@ -143,34 +142,34 @@ pub(crate) fn create_request(
         labels: Some(labels),
         stop_signal: Some("SIGKILL".into()),
         stop_timeout: Some(0),
-        // One of the image's would run beside the agent.
+        // A health check of the image would run beside the agent.
         healthcheck: Some(bollard::models::HealthConfig {
             test: Some(vec!["NONE".into()]),
             ..Default::default()
         }),
-        host_config: Some(host_config(wanted, features)),
+        host_config: Some(host_config(container, features)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> HostConfig {
-    let ContainerSpec { spec, options, files, way, about, .. } = *wanted;
+fn host_config(container: &ContainerSpec<'_>, features: OptionalFeatures) -> HostConfig {
+    let ContainerSpec { spec, options, files, egress, engine, .. } = *container;
     let limits = Limits::from_spec(spec);
-    let memory = about.has_groups.then(|| signed(limits.memory.as_u64()));
+    let memory = engine.has_cgroups.then(|| signed(limits.memory.as_u64()));
     let profile = seccomp::profile(seccomp::ProfileOptions {
         writes_to_host: files.any_writable(),
-        has_agent: options.engine != CodeRunner::None,
+        has_agent: options.runner != CodeRunner::None,
         has_devices: options.gpus.is_some(),
     });
     HostConfig {
         network_mode: Some("none".into()),
-        dns: way.resolvers(),
+        dns: egress.resolvers(),
         readonly_rootfs: Some(!options.writable_root),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(vec!["no-new-privileges:true".into(), format!("seccomp={profile}")]),
         ipc_mode: Some("private".into()),
-        // Otherwise the groups' paths are those of the host, where they are of version 1.
+        // Without it the paths of control groups of version 1 are those of the host.
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         init: Some(false),
         auto_remove: Some(true),
@@ -182,13 +181,13 @@ fn host_config(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> HostCo
         memory_swap: memory,
         #[expect(clippy::cast_possible_truncation, reason = "cores, which the spec has checked")]
         nano_cpus: limits.cpu.map(|cores| (cores * 1e9).round() as i64),
-        pids_limit: about.has_groups.then(|| limits.processes.into()),
+        pids_limit: engine.has_cgroups.then(|| limits.processes.into()),
         oom_score_adj: Some(500),
         shm_size: Some(signed(shared_memory(limits.disk))),
-        ulimits: Some(ulimits(wanted, features)),
+        ulimits: Some(ulimits(container, features)),
         tmpfs: Some(directories(spec, options, files, limits.disk)),
         mounts: files.for_engine(),
-        sysctls: own_loopback(features),
+        sysctls: loopback_sysctls(features),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
         device_requests: options.gpus.map(|gpus| vec![gpus.request()]),
@@ -196,18 +195,18 @@ fn host_config(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> HostCo
     }
 }
 
-/// The part of the disk that `/dev/shm` has.
+/// Returns the size of `/dev/shm`, which is part of the disk limit.
 fn shared_memory(disk: ByteSize) -> u64 {
     (disk.as_u64() / SHARED_MEMORY_SHARE).min(MAX_SHARED_MEMORY)
 }
 
-fn ulimits(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> Vec<ResourcesUlimits> {
-    let ContainerSpec { spec, options, files, .. } = *wanted;
-    let OpenFiles { default, max } = open_files(spec);
-    let agents = (i64::from(max) + AGENT_OPEN_FILES).min(MAX_OPEN_FILES);
+fn ulimits(container: &ContainerSpec<'_>, features: OptionalFeatures) -> Vec<ResourcesUlimits> {
+    let ContainerSpec { spec, options, files, .. } = *container;
+    let OpenFiles { soft, hard } = open_files(spec);
+    let agent = (i64::from(hard) + AGENT_OPEN_FILES).min(MAX_OPEN_FILES);
     let mut ulimits = vec![ulimit("core", 0, 0), ulimit("memlock", 64 << 10, 64 << 10)];
-    ulimits.extend(features.open_files.then(|| ulimit("nofile", default.into(), agents)));
-    // A file with holes takes less than it seems to, up to where it is copied to. What is not of this disk has no limit.
+    ulimits.extend(features.open_file_limits.then(|| ulimit("nofile", soft.into(), agent)));
+    // A file with holes takes less than its size until it is copied. Files outside of the disk limit have no size limit.
     if !options.writable_root && !files.any_writable() {
         let disk = signed(Limits::from_spec(spec).disk.as_u64());
         ulimits.push(ulimit("fsize", disk, disk));
@@ -215,35 +214,36 @@ fn ulimits(wanted: &ContainerSpec<'_>, features: OptionalFeatures) -> Vec<Resour
     ulimits
 }
 
-/// As many as a process has, and as many as it may allow itself.
+/// Returns the soft and hard limits of open files of a process.
 pub(crate) fn open_files(spec: &CreateSpec) -> OpenFiles {
-    let [default, max] =
+    let [soft, hard] =
         [DEFAULT_OPEN_FILES, DEFAULT_MAX_OPEN_FILES].map(|n| spec.open_files.unwrap_or(n));
-    OpenFiles { default, max }
+    OpenFiles { soft, hard }
 }
 
-/// Refuses what the engine cannot give. `there` is what a process may have in a container of it.
+/// Refuses a limit of open files that the engine cannot grant. `available` is the hard limit in a container of it.
 ///
 /// # Errors
 /// `Unsupported`.
-pub(crate) fn check_open_files(spec: &CreateSpec, there: Option<u32>) -> Result<()> {
-    let (Some(asked), Some(there)) = (spec.open_files, there) else { return Ok(()) };
-    if there >= asked {
+pub(crate) fn check_open_files(spec: &CreateSpec, available: Option<u32>) -> Result<()> {
+    let (Some(requested), Some(available)) = (spec.open_files, available) else { return Ok(()) };
+    if available >= requested {
         return Ok(());
     }
-    let message =
-        format!("{asked} open files cannot be had: the engine lets a process have {there}");
+    let message = format!(
+        "{requested} open files are not available: the engine allows a process {available}"
+    );
     Err(Error::unsupported("create", message).with_context("field", "open_files").with_hint(
-        "ask for fewer, or raise the hard limit of whoever runs the engine (`LimitNOFILE` of its service)",
+        "request fewer, or raise the hard limit of the engine's service (`LimitNOFILE`)",
     ))
 }
 
-/// The directories in memory that every container has.
+/// Lists the directories in memory of every container.
 pub(crate) fn in_memory() -> impl Iterator<Item = &'static str> {
     WRITABLE_DIRECTORIES.iter().map(|(path, ..)| *path).chain([WORKSPACE])
 }
 
-/// What may be written to: together as much as the disk limit says.
+/// Returns the writable directories with their mount options. Together they have the size of the disk limit.
 fn directories(
     spec: &CreateSpec,
     options: &Options,
@@ -263,27 +263,27 @@ fn directories(
     let mut rest = disk - shared - parts.iter().map(|(_, _, size)| size).sum::<u64>();
     let mut directories: HashMap<String, String> =
         parts.map(|(path, mode, size)| (path.to_owned(), directory(size, mode))).into();
-    // One that the caller names can be written to as well, unless it is on the host.
+    // A working directory that the caller names is writable as well, unless it is on the host.
     let named = spec.working_dir.as_deref().filter(|path| {
         path.starts_with('/')
             && !in_memory().any(|known| std::path::Path::new(path).starts_with(known))
     });
-    let named = named.filter(|path| !files.has(path));
+    let named = named.filter(|path| !files.covers(path));
     if let Some(path) = named.filter(|_| !options.writable_root) {
         rest /= 2;
         directories.insert(path.to_owned(), directory(rest, "0700"));
     }
     directories.insert(WORKSPACE.to_owned(), directory(rest, "0700"));
-    // The engine makes one that anybody may write to, and that no limit counts.
+    // The engine's own is writable for every user, and no limit counts it.
     directories.insert("/dev/mqueue".to_owned(), "ro,nosuid,nodev,noexec,size=4096".to_owned());
     directories.retain(|path, _| !files.has_target(path));
     directories
 }
 
-/// A network of its own has both kinds of addresses for itself. Engines close the newer one unless they are told.
-fn own_loopback(features: OptionalFeatures) -> Option<HashMap<String, String>> {
+/// Returns the setting that enables IPv6 on the loopback, which engines disable by default.
+fn loopback_sysctls(features: OptionalFeatures) -> Option<HashMap<String, String>> {
     const SETTING: &str = "net.ipv6.conf.lo.disable_ipv6";
-    features.both_addresses.then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
+    features.dual_stack_loopback.then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
 }
 
 fn ulimit(name: &str, soft: i64, hard: i64) -> ResourcesUlimits {
@@ -303,44 +303,52 @@ mod tests {
         host_with(spec, EgressMode::Closed, OptionalFeatures::default())
     }
 
-    fn host_with(spec: &CreateSpec, way: EgressMode, features: OptionalFeatures) -> HostConfig {
-        host_of(spec, way, features, EngineInfo::DEFAULT)
+    fn host_with(spec: &CreateSpec, egress: EgressMode, features: OptionalFeatures) -> HostConfig {
+        host_of(spec, egress, features, EngineInfo::DEFAULT)
     }
 
     fn host_of(
         spec: &CreateSpec,
-        way: EgressMode,
+        egress: EgressMode,
         features: OptionalFeatures,
-        about: EngineInfo,
+        engine: EngineInfo,
     ) -> HostConfig {
         let options = Options::from_spec(&DockerConfig::default(), spec).unwrap();
         let files = HostFiles::default();
-        let (image, origin) = ("image", None);
-        let wanted =
-            ContainerSpec { spec, options: &options, image, files: &files, way, about, origin };
-        create_request(&wanted, features, "id", "nonce", None).host_config.unwrap()
+        let (image, base_image) = ("image", None);
+        let container = ContainerSpec {
+            spec,
+            options: &options,
+            image,
+            files: &files,
+            egress,
+            engine,
+            base_image,
+        };
+        create_request(&container, features, "id", "nonce", None).host_config.unwrap()
     }
 
-    /// The engine may be elsewhere: what this host has says nothing of its kernel.
+    /// The engine may be on another host, whose kernel may differ from the kernel here.
     #[test]
-    fn the_loopback_is_asked_for_unless_the_engine_has_refused_it() {
+    fn a_dual_stack_loopback_is_requested_unless_the_engine_has_refused_it() {
         let spec = CreateSpec::default();
-        let sysctls = |way, features| host_with(&spec, way, features).sysctls;
+        let sysctls = |egress, features| host_with(&spec, egress, features).sysctls;
         assert!(sysctls(EgressMode::Closed, OptionalFeatures::default()).is_some());
         assert!(sysctls(EgressMode::Gate, OptionalFeatures::default()).is_some());
-        let without = OptionalFeatures { both_addresses: false, ..OptionalFeatures::default() };
+        let without =
+            OptionalFeatures { dual_stack_loopback: false, ..OptionalFeatures::default() };
         assert_eq!(sysctls(EgressMode::Closed, without), None);
     }
 
     #[test]
-    fn open_files_that_cannot_be_had_are_refused_where_they_were_asked_for() {
+    fn unavailable_open_files_are_refused_where_they_were_requested() {
         let mut spec = CreateSpec::default();
         let limits = |spec: &CreateSpec, features| {
             let limits = host_with(spec, EgressMode::Closed, features).ulimits.unwrap();
             limits.into_iter().find(|limit| limit.name.as_deref() == Some("nofile"))
         };
         assert_eq!(limits(&spec, OptionalFeatures::default()).unwrap().hard, Some(8192));
-        let without = OptionalFeatures { open_files: false, ..OptionalFeatures::default() };
+        let without = OptionalFeatures { open_file_limits: false, ..OptionalFeatures::default() };
         assert_eq!(limits(&spec, without), None);
         check_open_files(&spec, Some(500)).unwrap();
         spec.open_files = Some(600);
@@ -354,8 +362,8 @@ mod tests {
     #[test]
     fn the_default_is_closed() {
         let config = host(&CreateSpec::default());
-        for way in [EgressMode::Closed, EgressMode::Gate, EgressMode::Proxy] {
-            let config = host_with(&CreateSpec::default(), way, OptionalFeatures::default());
+        for egress in [EgressMode::Closed, EgressMode::Gate, EgressMode::Proxy] {
+            let config = host_with(&CreateSpec::default(), egress, OptionalFeatures::default());
             assert_eq!(config.network_mode.as_deref(), Some("none"));
         }
         assert_eq!(config.readonly_rootfs, Some(true));
@@ -370,30 +378,30 @@ mod tests {
     }
 
     #[test]
-    fn more_processes_than_any_kernel_has_are_all_that_there_can_be() {
+    fn a_limit_of_processes_is_at_most_that_of_kernels() {
         let mut spec = CreateSpec::default();
-        for (asked, limit) in [(7, 7), (1 << 22, 1 << 22), (u32::MAX, 1 << 22)] {
-            spec.processes = Some(asked);
-            assert_eq!(host(&spec).pids_limit, Some(limit), "{asked}");
+        for (requested, limit) in [(7, 7), (1 << 22, 1 << 22), (u32::MAX, 1 << 22)] {
+            spec.processes = Some(requested);
+            assert_eq!(host(&spec).pids_limit, Some(limit), "{requested}");
         }
     }
 
-    /// One that has no groups makes containers without these limits, and says nothing of it.
+    /// An engine without control groups creates containers without these limits silently.
     #[test]
-    fn limits_that_nobody_keeps_are_not_claimed() {
+    fn limits_that_are_not_enforced_are_not_claimed() {
         let spec = CreateSpec::default();
         let options = Options::from_spec(&DockerConfig::default(), &spec).unwrap();
         let has =
             |limits| layers(&options, EgressMode::Closed, limits).contains(&"limits".to_owned());
         assert!(has(true) && !has(false));
-        let without = EngineInfo { has_groups: false, ..EngineInfo::DEFAULT };
+        let without = EngineInfo { has_cgroups: false, ..EngineInfo::DEFAULT };
         let host = host_of(&spec, EgressMode::Closed, OptionalFeatures::default(), without);
         assert_eq!((host.memory, host.memory_swap, host.pids_limit), (None, None, None));
         assert!(host.tmpfs.is_some_and(|directories| directories["/tmp"].contains("size=")));
     }
 
     #[test]
-    fn what_may_be_written_to_adds_up_to_the_disk() {
+    fn writable_directories_add_up_to_the_disk_limit() {
         let mut spec = CreateSpec::default();
         spec.disk = Some(ByteSize::mib(1536));
         let host = host(&spec);

@@ -1,6 +1,6 @@
-//! A container from the request for it to its removal, however late its engine answers.
+//! Guard of a container, from the request that creates it to its removal, however late the engine answers.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -8,17 +8,19 @@ use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::{ContainerCreateBody, ContainerCreateResponse};
 use bollard::query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder};
-use sandbox_core::{Effect, Error, ErrorKind, FailureKind, Result, Retry};
+use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
 use sandbox_engine::background;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use crate::commit::BaseImage;
+use crate::exit_reason::{self, ExitReason};
 
-/// How long an answer is waited for when nobody waits for the container any more: what is made then has to be removed.
+/// Limits the wait for the answer to an abandoned create, whose container then has to be removed.
 const CREATE_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// When a container is looked for again that could not be removed, or that an engine may still make whose answer got lost.
+/// Delays before each further attempt to remove a container, or to find one that an engine may still create after its answer
+/// got lost.
 const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
@@ -26,44 +28,67 @@ const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_mins(10),
 ];
 
-/// How often it is looked whether a container is paused in which something does not end.
+/// Interval of checks for a paused container while something in it does not end.
 const PAUSE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A container that exists. Dropping this removes it.
+/// Time that a container has to end with its connection before the engine is asked to end it.
+const GRACEFUL_END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A container that exists. Dropping the guard removes it.
 #[derive(Debug)]
 pub(crate) struct ContainerGuard {
     pub(crate) docker: Docker,
     pub(crate) name: String,
     pub(crate) runtime: Handle,
-    pub(crate) end: Arc<ContainerExit>,
-    /// The snapshot's image that it was made of.
-    origin: Option<BaseImage>,
-    /// Whether it may come to exist after it was removed.
-    may_come: bool,
+    pub(crate) exit: Arc<ContainerExit>,
+    /// The image of a snapshot from which the container was created.
+    base_image: Option<BaseImage>,
+    /// The engine may still create the container after its removal.
+    is_pending: bool,
 }
 
-/// How a container has ended.
+/// The exit of a container, as far as it is known.
 #[derive(Debug, Default)]
 pub(crate) struct ContainerExit {
-    /// Whether it was ended here.
-    pub(crate) is_ours: AtomicBool,
-    /// Why it has ended otherwise, if anybody knows.
-    pub(crate) reason: OnceLock<(FailureKind, String)>,
+    /// This process ended the container.
+    is_own: AtomicBool,
+    reason: OnceLock<ExitReason>,
+}
+
+impl ContainerExit {
+    /// Records that this process ends the container.
+    pub(crate) fn set_own(&self) {
+        self.is_own.store(true, Ordering::Release);
+    }
+
+    /// Returns the reason of an exit that this process did not cause, once it is known.
+    pub(crate) fn reason(&self) -> Option<&ExitReason> {
+        self.reason.get()
+    }
+
+    /// Queries the reason from the engine, unless this process ended the container.
+    pub(crate) async fn find_reason(&self, docker: &Docker, name: &str, clock_ahead: i64) {
+        if !self.is_own.load(Ordering::Acquire)
+            && let Some(reason) = exit_reason::query(docker, name, clock_ahead).await
+        {
+            let _ = self.reason.set(reason);
+        }
+    }
 }
 
 impl ContainerGuard {
-    /// Has the engine make a container, and waits as long as for any other answer of that engine.
+    /// Asks the engine for a container, and waits as long as for any other answer of that engine.
     ///
     /// # Cancellation
-    /// What the engine makes after that is removed.
+    /// A container that the engine creates later is removed.
     ///
     /// # Errors
-    /// `Unavailable` when the engine has not answered in time. What it has answered is the inner one.
+    /// `Unavailable` when the engine has not answered in time. The inner result is the engine's answer.
     pub(crate) async fn create(
         docker: &Docker,
         name: String,
         platform: Option<&str>,
-        origin: Option<BaseImage>,
+        base_image: Option<BaseImage>,
         request: ContainerCreateBody,
     ) -> Result<(Self, std::result::Result<ContainerCreateResponse, Cause>)> {
         let mut options = CreateContainerOptionsBuilder::default().name(&name);
@@ -71,75 +96,81 @@ impl ContainerGuard {
             options = options.platform(platform);
         }
         let (options, docker, limit) = (options.build(), docker.clone(), docker.timeout());
-        let making = background(async move {
+        let creating = background(async move {
             let patient = docker.clone().with_timeout(CREATE_TIMEOUT);
             let created = patient.create_container(Some(options), request).await;
-            let may_come = created.as_ref().is_err_and(|error| !has_answered(error));
-            let (runtime, end) = (Handle::current(), Arc::default());
-            (Self { docker, name, runtime, end, origin, may_come }, created)
+            let is_pending = created.as_ref().is_err_and(|error| !is_answer(error));
+            let (runtime, exit) = (Handle::current(), Arc::default());
+            (Self { docker, name, runtime, exit, base_image, is_pending }, created)
         });
-        timeout(limit, making).await.unwrap_or_else(|_| Err(slow(limit)))
+        timeout(limit, creating).await.unwrap_or_else(|_| Err(create_timed_out(limit)))
     }
-}
 
-impl ContainerGuard {
-    /// Waits until the engine says that the container is paused, at a moment at which this process does not hold it, and
-    /// notes that as the reason of its end. Asks a second later at the earliest: hardly anything takes that long to end.
-    pub(crate) async fn paused_by_others(&self, is_held_here: impl Fn() -> bool + Send) {
+    /// Ends the container, unless it ends with its connection shortly.
+    pub(crate) fn end(self: &Arc<Self>) {
+        let guard = Arc::clone(self);
+        self.runtime.spawn(async move {
+            sleep(GRACEFUL_END_TIMEOUT).await;
+            remove(&guard.docker, &guard.name).await;
+        });
+    }
+
+    /// Waits until the engine reports the container as paused while this process does not pause it, and records that as the
+    /// reason of its exit. The first check is after a second: hardly any end takes that long.
+    pub(crate) async fn paused_by_others(&self, is_paused_here: impl Fn() -> bool + Send) {
         loop {
             sleep(PAUSE_POLL_INTERVAL).await;
-            let found =
-                timeout(PAUSE_POLL_INTERVAL, self.docker.inspect_container(&self.name, None)).await;
+            let inspect = self.docker.inspect_container(&self.name, None);
+            let found = timeout(PAUSE_POLL_INTERVAL, inspect).await;
             let state = found.ok().and_then(Result::ok).and_then(|found| found.state);
-            if state.and_then(|state| state.paused) == Some(true) && !is_held_here() {
-                let why = "its container was paused from outside, where nothing can be ended";
-                let _ = self.end.reason.set((FailureKind::Terminated, why.to_owned()));
+            if state.and_then(|state| state.paused) == Some(true) && !is_paused_here() {
+                let _ = self.exit.reason.set(ExitReason::PausedFromOutside);
                 return;
             }
         }
     }
 }
 
-/// Whether it was the engine that said no.
-fn has_answered(error: &Cause) -> bool {
+/// Returns true if the engine itself refused.
+fn is_answer(error: &Cause) -> bool {
     matches!(error, Cause::DockerResponseServerError { .. })
 }
 
-fn slow(limit: Duration) -> Error {
-    let message = format!("the engine has made no container in {limit:?}");
+fn create_timed_out(limit: Duration) -> Error {
+    let message = format!("the engine has created no container within {limit:?}");
     Error::new(ErrorKind::Unavailable, "create", message)
         .with_effect(Effect::Unknown)
         .with_retry(Retry::Temporary)
-        .with_hint("the engine's own log says more; what it makes later is removed")
+        .with_hint("the engine's own log says more; a container that it creates later is removed")
 }
 
 impl Drop for ContainerGuard {
     fn drop(&mut self) {
         let (docker, name) = (self.docker.clone(), self.name.clone());
-        let (origin, may_come) = (self.origin.take(), self.may_come);
-        // It has ended with its connection by then, and the engine removes it itself. This is for one that has not, and for
-        // the image that it had.
+        let (base_image, is_pending) = (self.base_image.take(), self.is_pending);
+        // Usually the container has ended with its connection, and the engine removes it. This is for the other cases, and for
+        // the container's image.
         self.runtime.spawn(async move {
-            let end = async || {
+            let clean_up = async || {
                 let is_gone = remove(&docker, &name).await;
-                match &origin {
-                    Some(origin) if is_gone => origin.end(&docker).await,
+                match &base_image {
+                    Some(base_image) if is_gone => base_image.release(&docker).await,
                     _ => is_gone,
                 }
             };
-            let mut is_over = end().await;
-            for pause in RETRY_DELAYS {
-                if is_over && !may_come {
+            let mut is_clean = clean_up().await;
+            for delay in RETRY_DELAYS {
+                if is_clean && !is_pending {
                     break;
                 }
-                sleep(pause).await;
-                is_over = end().await;
+                sleep(delay).await;
+                is_clean = clean_up().await;
             }
         });
     }
 }
 
-/// Removes a container, whatever state it is in. Whether it is gone; one that is being removed is not yet.
+/// Removes a container in any state. Returns false for one that is left or still being removed.
 pub(crate) async fn remove(docker: &Docker, name: &str) -> bool {
     let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
     match docker.remove_container(name, Some(options)).await {
@@ -159,31 +190,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fake_engine::{Answer, FakeEngine};
+    use crate::fake_engine::{Answer, EventLog, FakeEngine};
 
     const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     async fn create(engine: &FakeEngine, limit: Duration) -> Result<Option<Cause>> {
         let docker = engine.docker().with_timeout(limit);
         let body = ContainerCreateBody::default();
-        let (_made, created) =
+        let (_guard, created) =
             ContainerGuard::create(&docker, "late".to_owned(), None, None, body).await?;
         Ok(created.err())
     }
 
-    /// Answers as an engine that has the container from the moment when it has made it.
     async fn until_removed(engine: &FakeEngine) {
-        let removed = |heard: &[String]| heard.iter().any(|line| line == "removed");
-        let began = Instant::now();
-        while !removed(&engine.said()) {
-            assert!(began.elapsed() < TEST_TIMEOUT, "it stays: {:?}", engine.said());
+        let is_removed = |events: &[String]| events.iter().any(|event| event == "removed");
+        let started = Instant::now();
+        while !is_removed(&engine.events()) {
+            assert!(started.elapsed() < TEST_TIMEOUT, "it stays: {:?}", engine.events());
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    fn removes(said: &crate::fake_engine::Said) -> Answer {
-        let is_there = said.has("made");
-        said.add(if is_there { "removed" } else { "not there" });
+    /// Answers like an engine that has the container from the event "created" on.
+    fn answer_removal(log: &EventLog) -> Answer {
+        let is_there = log.has("created");
+        log.add(if is_there { "removed" } else { "not there" });
         match is_there {
             true => Answer::now(204, json!(null)),
             false => Answer::now(404, json!({"message": "No such container"})),
@@ -191,35 +222,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_container_that_is_made_after_the_limit_is_removed() {
-        let engine = FakeEngine::start(|request, said| match request.method.as_str() {
+    async fn a_container_that_is_created_after_the_limit_is_removed() {
+        let engine = FakeEngine::start(|request, log| match request.method.as_str() {
             "POST" => {
                 Answer::after(Duration::from_secs(3), 201, json!({"Id": "x", "Warnings": []}))
-                    .saying("made")
+                    .logging("created")
             }
-            _ => removes(said),
+            _ => answer_removal(log),
         });
-        let began = Instant::now();
-        // The least that the client can be given.
+        let started = Instant::now();
+        // The shortest timeout that the client accepts.
         let error = create(&engine, Duration::from_secs(1)).await.unwrap_err();
-        assert!(began.elapsed() < Duration::from_millis(2900), "{:?}", began.elapsed());
+        assert!(started.elapsed() < Duration::from_millis(2900), "{:?}", started.elapsed());
         assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Temporary));
         until_removed(&engine).await;
     }
 
     #[tokio::test]
-    async fn a_container_whose_answer_is_lost_is_looked_for() {
-        let engine = FakeEngine::start(|request, said| match request.method.as_str() {
+    async fn a_container_whose_answer_is_lost_is_searched_for() {
+        let engine = FakeEngine::start(|request, log| match request.method.as_str() {
             "POST" => Answer::lost(),
-            // It is there when it is looked for a second time.
+            // The container exists at the second attempt.
             _ => {
-                let answer = removes(said);
-                said.add("made");
+                let answer = answer_removal(log);
+                log.add("created");
                 answer
             }
         });
         let cause = create(&engine, TEST_TIMEOUT).await.unwrap();
-        assert!(cause.is_some_and(|cause| !has_answered(&cause)));
+        assert!(cause.is_some_and(|cause| !is_answer(&cause)));
         until_removed(&engine).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Where the engine is: what is configured, what the environment says, the contexts of `docker`, the usual sockets.
+//! The engine's endpoint: from the configuration, the environment, the contexts of `docker`, or the default sockets.
 
 use std::env;
 use std::fs;
@@ -10,130 +10,136 @@ use serde_json::Value;
 
 use crate::config::DockerConfig;
 
-const DOCKER: &str = "/var/run/docker.sock";
+/// Limits the wait for an answer of the engine.
+pub(crate) const REQUEST_TIMEOUT_SECONDS: u64 = 120;
 
-/// An engine's address, and the certificates that it is talked to with.
+const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
+
+/// An engine's address, and the certificates of the connection with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EngineEndpoint {
     pub(crate) host: String,
-    /// Where they are, when the connection is encrypted.
+    /// Directory of the certificates of an encrypted connection.
     pub(crate) certificates: Option<PathBuf>,
 }
 
 impl EngineEndpoint {
-    /// That of the engine which is meant. Reads files.
+    /// Finds the endpoint of the selected engine. Reads files.
     ///
     /// # Errors
-    /// `InvalidArgument` for a context that is not there, `Unsupported` for one that cannot be used.
+    /// `InvalidArgument` for a missing context, `Unsupported` for an endpoint that cannot be used.
     pub(crate) fn find(config: &DockerConfig) -> Result<Self> {
         find(config, &|name| env::var(name).ok().filter(|value| !value.is_empty()))
     }
 }
 
-type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// Looks up an environment variable.
+type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-fn find(config: &DockerConfig, set: Variables<'_>) -> Result<EngineEndpoint> {
-    let home = set("HOME").map(|home| Path::new(&home).join(".docker"));
-    let settings = set("DOCKER_CONFIG").map(PathBuf::from).or(home);
-    let mut address = if let Some(host) = config.host.clone().or_else(|| set("DOCKER_HOST")) {
-        let certificates = by_environment(&host, settings, set)?;
+fn find(config: &DockerConfig, env: EnvLookup<'_>) -> Result<EngineEndpoint> {
+    let home = env("HOME").map(|home| Path::new(&home).join(".docker"));
+    let settings = env("DOCKER_CONFIG").map(PathBuf::from).or(home);
+    let mut endpoint = if let Some(host) = config.host.clone().or_else(|| env("DOCKER_HOST")) {
+        let certificates = certificates_from_env(&host, settings, env)?;
         EngineEndpoint { host, certificates }
-    } else if let Some(address) =
-        settings.map(|settings| in_context(&settings, set("DOCKER_CONTEXT"))).transpose()?.flatten()
+    } else if let Some(endpoint) = settings
+        .map(|settings| selected_context(&settings, env("DOCKER_CONTEXT")))
+        .transpose()?
+        .flatten()
     {
-        address
+        endpoint
     } else {
-        EngineEndpoint { host: usual_socket(set), certificates: None }
+        EngineEndpoint { host: default_socket(env), certificates: None }
     };
     if config.certificates.is_some() {
-        address.certificates.clone_from(&config.certificates);
+        endpoint.certificates.clone_from(&config.certificates);
     }
-    if !is_tcp(&address.host) {
-        address.certificates = None;
+    if !is_tcp(&endpoint.host) {
+        endpoint.certificates = None;
     }
-    if address.host.starts_with("ssh://") {
-        return Err(no_ssh(&address.host));
+    if endpoint.host.starts_with("ssh://") {
+        return Err(ssh_unsupported(&endpoint.host));
     }
-    let is_open = is_tcp(&address.host) && address.certificates.is_none();
-    if is_open && !config.unencrypted && !is_loopback(&address.host) {
-        return Err(unencrypted(&address.host));
+    let is_plain = is_tcp(&endpoint.host) && endpoint.certificates.is_none();
+    if is_plain && !config.unencrypted && !is_loopback(&endpoint.host) {
+        return Err(unencrypted(&endpoint.host));
     }
-    Ok(address)
+    Ok(endpoint)
 }
 
 fn is_tcp(host: &str) -> bool {
     ["tcp://", "http://", "https://"].iter().any(|scheme| host.starts_with(scheme))
 }
 
-/// Whether what is said to an address over TCP stays on this host.
+/// Returns true if bytes sent to a TCP address stay on this host.
 fn is_loopback(host: &str) -> bool {
-    let place = host.split_once("://").map_or(host, |(_, place)| place);
-    let place = place.split('/').next().unwrap_or(place);
-    let name = match place.strip_prefix('[') {
+    let authority = host.split_once("://").map_or(host, |(_, authority)| authority);
+    let authority = authority.split('/').next().unwrap_or(authority);
+    let name = match authority.strip_prefix('[') {
         Some(number) => number.split(']').next().unwrap_or(number),
-        None => place.split(':').next().unwrap_or(place),
+        None => authority.split(':').next().unwrap_or(authority),
     };
     let number = name.parse::<IpAddr>();
-    !place.contains('@')
+    !authority.contains('@')
         && (name == "localhost" || number.is_ok_and(|ip| ip.to_canonical().is_loopback()))
 }
 
-/// The certificates for an address that comes from no context, as `docker` finds them.
-fn by_environment(
+/// Finds the certificates of an address that comes from no context, in the way of `docker`.
+fn certificates_from_env(
     host: &str,
     settings: Option<PathBuf>,
-    set: Variables<'_>,
+    env: EnvLookup<'_>,
 ) -> Result<Option<PathBuf>> {
-    let directory = || set("DOCKER_CERT_PATH").map(PathBuf::from).or(settings);
-    if set("DOCKER_TLS_VERIFY").is_some() || host.starts_with("https://") {
+    let directory = || env("DOCKER_CERT_PATH").map(PathBuf::from).or(settings);
+    if env("DOCKER_TLS_VERIFY").is_some() || host.starts_with("https://") {
         return Ok(Some(directory().unwrap_or_default()));
     }
-    if set("DOCKER_TLS").is_some() && is_tcp(host) {
-        return Err(unverified("DOCKER_TLS asks for an engine that nobody verifies")
+    if env("DOCKER_TLS").is_some() && is_tcp(host) {
+        return Err(unverified("DOCKER_TLS asks for an engine that is not verified")
             .with_hint("set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to its certificates"));
     }
     Ok(None)
 }
 
-fn usual_socket(set: Variables<'_>) -> String {
-    let runtime = set("XDG_RUNTIME_DIR").map(PathBuf::from);
+fn default_socket(env: EnvLookup<'_>) -> String {
+    let runtime = env("XDG_RUNTIME_DIR").map(PathBuf::from);
     let own = |path: &str| runtime.as_ref().map(|runtime| runtime.join(path));
     let candidates = [
-        Some(PathBuf::from(DOCKER)),
+        Some(PathBuf::from(DEFAULT_SOCKET)),
         own("docker.sock"),
         own("podman/podman.sock"),
         Some(PathBuf::from("/run/podman/podman.sock")),
     ];
     let found = candidates.into_iter().flatten().find(|path| path.exists());
-    format!("unix://{}", found.unwrap_or_else(|| DOCKER.into()).display())
+    format!("unix://{}", found.unwrap_or_else(|| DEFAULT_SOCKET.into()).display())
 }
 
-fn json(path: &Path) -> Option<Value> {
+fn read_json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// The address in the context that is named, or else in the current one.
-fn in_context(settings: &Path, named: Option<String>) -> Result<Option<EngineEndpoint>> {
+/// Reads the endpoint of the named context, or else of the current one. A context that cannot be used is an error: another
+/// engine is not the one that was selected.
+fn selected_context(settings: &Path, named: Option<String>) -> Result<Option<EngineEndpoint>> {
     let name = named.or_else(|| current_context(settings)).filter(|name| name != "default");
-    // Another engine is not what was asked for.
-    name.map(|name| of_context(settings, &name)).transpose()
+    name.map(|name| read_context(settings, &name)).transpose()
 }
 
 fn current_context(settings: &Path) -> Option<String> {
-    let config = json(&settings.join("config.json"))?;
+    let config = read_json(&settings.join("config.json"))?;
     config["currentContext"].as_str().map(str::to_owned)
 }
 
-/// The address in a context of that name. Its certificates are in a directory that is called as its own is.
-fn of_context(settings: &Path, name: &str) -> Result<EngineEndpoint> {
+/// Reads the endpoint of a context. Its certificates are in a directory of the same name as its own.
+fn read_context(settings: &Path, name: &str) -> Result<EngineEndpoint> {
     let contexts = settings.join("contexts");
     let entries = fs::read_dir(contexts.join("meta")).into_iter().flatten().flatten();
     let found = entries.into_iter().find_map(|entry| {
-        let context = json(&entry.path().join("meta.json"))?;
+        let context = read_json(&entry.path().join("meta.json"))?;
         (context["Name"] == name).then(|| (entry.file_name(), context))
     });
     let missing = || {
-        let message = format!("the context {name:?} of docker is not there, or has no address");
+        let message = format!("the context {name:?} of docker is missing, or has no address");
         Error::new(ErrorKind::InvalidArgument, "create", message)
             .with_effect(Effect::NotSent)
             .with_hint("`docker context ls` lists them; DOCKER_CONTEXT and `docker context use` name one, DOCKER_HOST an engine")
@@ -142,7 +148,7 @@ fn of_context(settings: &Path, name: &str) -> Result<EngineEndpoint> {
     let endpoint = &context["Endpoints"]["docker"];
     let host = endpoint["Host"].as_str().filter(|host| !host.is_empty()).ok_or_else(missing)?;
     if is_tcp(host) && endpoint["SkipTLSVerify"].as_bool() == Some(true) {
-        let message = format!("the context {name:?} of docker has an engine that nobody verifies");
+        let message = format!("the context {name:?} of docker has an engine that is not verified");
         return Err(unverified(&message).with_hint(format!(
             "give it the certificate that signs the engine's: docker context update {name} --docker \"host={host},ca=ca.pem,cert=cert.pem,key=key.pem\""
         )));
@@ -154,28 +160,28 @@ fn of_context(settings: &Path, name: &str) -> Result<EngineEndpoint> {
 }
 
 fn unverified(message: &str) -> Error {
-    Error::unsupported("create", format!("{message}: code and secrets could go to anybody"))
+    Error::unsupported("create", format!("{message}: code and secrets could reach another machine"))
         .with_effect(Effect::NotSent)
 }
 
 fn unencrypted(host: &str) -> Error {
-    unverified(&format!("{host} is on another host, and nothing encrypts what is said to it"))
+    unverified(&format!("{host} is on another host, and nothing encrypts the connection with it"))
         .with_context("engine", host.to_owned())
         .with_hint(
             "set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to its certificates; or forward its socket with \
              `ssh -N -L /tmp/engine.sock:/var/run/docker.sock USER@HOST`, and set DOCKER_HOST=unix:///tmp/engine.sock; \
-             a program can say `DockerConfig::unencrypted`",
+             a program can set `DockerConfig::unencrypted`",
         )
 }
 
-fn no_ssh(host: &str) -> Error {
-    let there = host.trim_start_matches("ssh://");
-    let there = there.split('/').next().unwrap_or(there);
+fn ssh_unsupported(host: &str) -> Error {
+    let login = host.trim_start_matches("ssh://");
+    let login = login.split('/').next().unwrap_or(login);
     Error::unsupported("create", format!("{host} cannot be used: engines over ssh are not supported"))
         .with_effect(Effect::NotSent)
         .with_context("engine", host.to_owned())
         .with_hint(format!(
-            "forward its socket with `ssh -N -L /tmp/engine.sock:/var/run/docker.sock {there}`, and set DOCKER_HOST=unix:///tmp/engine.sock"
+            "forward its socket with `ssh -N -L /tmp/engine.sock:/var/run/docker.sock {login}`, and set DOCKER_HOST=unix:///tmp/engine.sock"
         ))
 }
 
@@ -187,22 +193,22 @@ mod tests {
 
     use super::*;
 
-    fn found(config: &DockerConfig, set: &[(&str, &str)]) -> Result<EngineEndpoint> {
-        let set: BTreeMap<_, _> = set.iter().copied().collect();
+    fn find_with(config: &DockerConfig, env: &[(&str, &str)]) -> Result<EngineEndpoint> {
+        let env: BTreeMap<_, _> = env.iter().copied().collect();
         find(config, &|name| {
-            set.get(name).map(|value| (*value).to_owned()).filter(|v| !v.is_empty())
+            env.get(name).map(|value| (*value).to_owned()).filter(|v| !v.is_empty())
         })
     }
 
-    /// A folder with contexts: `far` with certificates, `open` without, `blind` that skips them, `over` ssh.
+    /// Makes a folder of contexts: `far` with certificates, `plain` without, `unverified` that skips them, `remote` over ssh.
     fn contexts() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (directory, name, endpoint) in [
             ("a1", "far", json!({"Host": "tcp://far:2376", "SkipTLSVerify": false})),
-            ("b2", "open", json!({"Host": "tcp://near:2375"})),
+            ("b2", "plain", json!({"Host": "tcp://near:2375"})),
             ("f6", "own", json!({"Host": "tcp://localhost:2375"})),
-            ("c3", "blind", json!({"Host": "tcp://far:2376", "SkipTLSVerify": true})),
-            ("d4", "over", json!({"Host": "ssh://me@far/x"})),
+            ("c3", "unverified", json!({"Host": "tcp://far:2376", "SkipTLSVerify": true})),
+            ("d4", "remote", json!({"Host": "ssh://me@far/x"})),
             ("e5", "empty", json!({})),
         ] {
             let meta = folder.path().join("contexts/meta").join(directory);
@@ -220,80 +226,84 @@ mod tests {
         let folder = contexts();
         let settings = folder.path().to_str().unwrap();
         let in_context = |name: &str| {
-            found(
+            find_with(
                 &DockerConfig::default(),
                 &[("DOCKER_CONFIG", settings), ("DOCKER_CONTEXT", name)],
             )
         };
         for current in ["", "far"] {
-            let address = in_context(current).unwrap();
-            assert_eq!(address.host, "tcp://far:2376");
+            let endpoint = in_context(current).unwrap();
+            assert_eq!(endpoint.host, "tcp://far:2376");
             let certificates = folder.path().join("contexts/tls/a1/docker");
-            assert_eq!(address.certificates, Some(certificates));
+            assert_eq!(endpoint.certificates, Some(certificates));
         }
         let own = in_context("own").unwrap();
         assert_eq!((own.host.as_str(), own.certificates), ("tcp://localhost:2375", None));
         assert!(in_context("default").unwrap().host.starts_with("unix://"));
-        // No other engine takes its place, and none that anybody could be.
+        // No other engine takes the place of the selected one, nor one that is not verified.
         for (name, kind, part) in [
             ("othre", ErrorKind::InvalidArgument, "\"othre\""),
             ("empty", ErrorKind::InvalidArgument, "\"empty\""),
-            ("blind", ErrorKind::Unsupported, "nobody verifies"),
-            ("over", ErrorKind::Unsupported, "ssh"),
-            ("open", ErrorKind::Unsupported, "nothing encrypts"),
+            ("unverified", ErrorKind::Unsupported, "not verified"),
+            ("remote", ErrorKind::Unsupported, "ssh"),
+            ("plain", ErrorKind::Unsupported, "nothing encrypts"),
         ] {
             let error = in_context(name).unwrap_err();
             assert_eq!(error.kind(), kind, "{error:?}");
             assert!(error.message().contains(part) && error.hint().is_some(), "{error:?}");
         }
-        let error = in_context("over").unwrap_err();
+        let error = in_context("remote").unwrap_err();
         assert!(
             error.hint().unwrap().contains("ssh -N -L") && error.hint().unwrap().contains("me@far")
         );
     }
 
-    /// Everybody on the way could read and change what is said.
+    /// Every machine on the way could read and change the messages.
     #[test]
-    fn other_hosts_are_talked_to_over_tls_unless_a_program_says_otherwise() {
-        let open = DockerConfig { unencrypted: true, ..DockerConfig::default() };
+    fn other_hosts_need_tls_unless_a_program_allows_otherwise() {
+        let unencrypted = DockerConfig { unencrypted: true, ..DockerConfig::default() };
         for host in [
             "tcp://far:2375",
             "http://10.0.0.1",
             "tcp://[2001:db8::1]:2375",
             "tcp://localhost@far:1",
         ] {
-            let error = found(&DockerConfig::default(), &[("DOCKER_HOST", host)]).unwrap_err();
+            let error = find_with(&DockerConfig::default(), &[("DOCKER_HOST", host)]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{host}: {error:?}");
             let hint = error.hint().unwrap();
             assert!(hint.contains("DOCKER_CERT_PATH") && hint.contains("ssh -N -L"), "{error:?}");
             let named = DockerConfig { host: Some(host.to_owned()), ..DockerConfig::default() };
-            found(&named, &[]).unwrap_err();
-            assert_eq!(found(&open, &[("DOCKER_HOST", host)]).unwrap().host, host);
+            find_with(&named, &[]).unwrap_err();
+            assert_eq!(find_with(&unencrypted, &[("DOCKER_HOST", host)]).unwrap().host, host);
             let verify =
                 [("DOCKER_HOST", host), ("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", "/c")];
-            found(&DockerConfig::default(), &verify).unwrap();
+            find_with(&DockerConfig::default(), &verify).unwrap();
         }
         for host in ["tcp://127.0.0.1:2375", "tcp://localhost", "http://[::1]:2375/x", "unix:///x"]
         {
-            found(&DockerConfig::default(), &[("DOCKER_HOST", host)]).unwrap();
+            find_with(&DockerConfig::default(), &[("DOCKER_HOST", host)]).unwrap();
         }
     }
 
     #[test]
     fn certificates_are_where_docker_has_them() {
         let host = ("DOCKER_HOST", "tcp://127.0.0.1:2376");
-        let of = |set: &[(&str, &str)]| found(&DockerConfig::default(), set).unwrap().certificates;
+        let certificates =
+            |env: &[(&str, &str)]| find_with(&DockerConfig::default(), env).unwrap().certificates;
         let home = ("HOME", "/home/me");
         let verify = ("DOCKER_TLS_VERIFY", "1");
-        assert_eq!(of(&[host, home]), None);
-        assert_eq!(of(&[host, home, ("DOCKER_TLS_VERIFY", "")]), None, "empty is off");
-        assert_eq!(of(&[host, home, verify]), Some("/home/me/.docker".into()));
-        assert_eq!(of(&[host, home, verify, ("DOCKER_CERT_PATH", "/c")]), Some("/c".into()));
+        assert_eq!(certificates(&[host, home]), None);
+        assert_eq!(certificates(&[host, home, ("DOCKER_TLS_VERIFY", "")]), None, "empty is off");
+        assert_eq!(certificates(&[host, home, verify]), Some("/home/me/.docker".into()));
+        assert_eq!(
+            certificates(&[host, home, verify, ("DOCKER_CERT_PATH", "/c")]),
+            Some("/c".into())
+        );
         // A socket needs none.
-        assert_eq!(of(&[("DOCKER_HOST", "unix:///x"), home, verify]), None);
-        let error = found(&DockerConfig::default(), &[host, ("DOCKER_TLS", "1")]).unwrap_err();
+        assert_eq!(certificates(&[("DOCKER_HOST", "unix:///x"), home, verify]), None);
+        let error = find_with(&DockerConfig::default(), &[host, ("DOCKER_TLS", "1")]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         let config = DockerConfig { certificates: Some("/own".into()), ..DockerConfig::default() };
-        assert_eq!(found(&config, &[host]).unwrap().certificates, Some("/own".into()));
+        assert_eq!(find_with(&config, &[host]).unwrap().certificates, Some("/own".into()));
     }
 }

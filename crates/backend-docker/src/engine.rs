@@ -1,4 +1,4 @@
-//! The engine: one connection, made once and passed on, with what is known of who is at its other end.
+//! Connection with a container engine, its version, and facts about its host.
 
 use std::io;
 use std::sync::Arc;
@@ -14,27 +14,25 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::config::{DockerConfig, Options};
-use crate::endpoint::EngineEndpoint;
+use crate::endpoint::{EngineEndpoint, REQUEST_TIMEOUT_SECONDS};
 use crate::error::parse_error;
 use crate::gpus;
 use crate::tls;
 
-/// How long an engine may take to say that it is there.
+/// Limits each request while a connection is opened or checked.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it may take for an answer, in seconds.
-pub(crate) const REQUEST_TIMEOUT_SECONDS: u64 = 120;
-
-/// The oldest of its interfaces that everything here is part of: that of Docker 19.03 and of Podman 3.
+/// Oldest API version with everything that this backend uses: that of Docker 19.03 and of Podman 3.
 const MIN_API: Api = Api(1, 40);
 
-/// The first one in which an engine heeds for which platform a container shall be.
+/// First API version in which engines respect the platform of a container.
 const PLATFORM_API: Api = Api(1, 41);
 
-/// Where they listen when nothing is said, without encryption and with it.
-const DEFAULT_PORTS: [&str; 2] = ["2375", "2376"];
+/// Default ports of engines, without and with encryption.
+const PLAIN_PORT: &str = "2375";
+const TLS_PORT: &str = "2376";
 
-/// The version of an engine's interface.
+/// Version of an engine's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Api(usize, usize);
 
@@ -55,137 +53,138 @@ impl std::fmt::Display for Api {
     }
 }
 
-/// Whose program it is.
+/// Implementation of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Docker, and what behaves like it.
+    /// Docker, or an engine that behaves like Docker.
     Docker,
-    /// Podman, which speaks the same and means some of it otherwise.
+    /// Podman, which has the same API with some other meanings.
     Podman,
 }
 
-/// The engine that containers are made by.
+/// A container engine that has answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     pub(crate) docker: Docker,
-    /// Its address.
+    /// The engine's address.
     pub(crate) host: String,
     pub(crate) kind: Kind,
-    /// Its name and version, for people.
+    /// Name and version, for display.
     pub(crate) name: String,
     api: Api,
-    about: Arc<OnceCell<EngineInfo>>,
+    info: Arc<OnceCell<EngineInfo>>,
 }
 
-/// What an engine says of its host, once.
+/// Facts about an engine and its host, requested once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EngineInfo {
-    /// Whether it puts containers into groups of the kernel, which limit them. One without root's rights may not, and makes
-    /// them without a word.
-    pub(crate) has_groups: bool,
-    /// Whether it runs without root's rights.
+    /// Containers are in control groups, which limit them. An engine without root may lack control groups, and then creates
+    /// containers without these limits silently.
+    pub(crate) has_cgroups: bool,
+    /// The engine runs without root's rights.
     pub(crate) is_rootless: bool,
-    /// Whether it can give GPUs.
+    /// The engine can provide GPUs.
     pub(crate) has_gpus: bool,
-    /// How many seconds its clock is ahead of this host's.
-    pub(crate) ahead: i64,
+    /// Seconds by which the engine's clock is ahead of this host's.
+    pub(crate) clock_ahead: i64,
 }
 
 impl EngineInfo {
     #[cfg(test)]
     pub(crate) const DEFAULT: Self =
-        Self { has_groups: true, is_rootless: false, has_gpus: false, ahead: 0 };
+        Self { has_cgroups: true, is_rootless: false, has_gpus: false, clock_ahead: 0 };
 
     fn from_system_info(info: &SystemInfo) -> Self {
         let options = info.security_options.iter().flatten();
         let mut names = options.flat_map(|option| option.split(','));
         Self {
-            has_groups: info.cgroup_driver != Some(SystemInfoCgroupDriverEnum::NONE),
+            has_cgroups: info.cgroup_driver != Some(SystemInfoCgroupDriverEnum::NONE),
             is_rootless: names.any(|name| name == "name=rootless"),
-            has_gpus: gpus::are_there(info),
-            ahead: ahead(info.system_time.as_deref()),
+            has_gpus: gpus::are_available(info),
+            clock_ahead: clock_ahead(info.system_time.as_deref()),
         }
     }
 
-    /// Refuses limits that are asked for and that nothing would keep.
+    /// Refuses requested limits that nothing would enforce.
     ///
     /// # Errors
     /// `Unsupported`.
     pub(crate) fn check_limits(self, spec: &CreateSpec) -> Result<()> {
-        let asked = [
+        let limits = [
             ("memory", spec.memory.is_some()),
             ("processes", spec.processes.is_some()),
             ("cpu", spec.cpu.is_some()),
         ];
-        let Some((name, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked && !self.has_groups)
+        let Some((name, _)) = limits.into_iter().find(|(_, is_set)| *is_set && !self.has_cgroups)
         else {
             return Ok(());
         };
         let message = format!("the engine cannot limit {name}: it has no control groups");
         Err(Error::unsupported("create", message).with_context("field", name).with_hint(
-            "give an engine without root control groups of version 2 (`Delegate=yes` of its user's service, cgroup driver `systemd`), or leave the limit out",
+            "delegate control groups of version 2 to an engine without root (`Delegate=yes` of its user's service, cgroup driver `systemd`), or leave the limit out",
         ))
     }
 }
 
-/// How many seconds a clock that shows that is ahead of this host's. Nothing is known of one that shows no time.
-fn ahead(shown: Option<&str>) -> i64 {
+/// Returns by how many seconds a clock that shows that time is ahead of this host's, and 0 for one that shows no time.
+fn clock_ahead(shown: Option<&str>) -> i64 {
     let shown = shown.and_then(|shown| DateTime::parse_from_rfc3339(shown).ok());
     shown.map_or(0, |shown| (shown.to_utc() - Utc::now()).num_seconds())
 }
 
 impl Engine {
-    /// Finds the engine and asks who it is.
+    /// Finds the engine, and requests its version.
     ///
     /// # Errors
-    /// `Unavailable` when none answers within five seconds, `PermissionDenied` when this user may not use it, or it does not
-    /// trust this end or the other way round, `Unsupported` for one that is too old or too new, and those of the search.
+    /// `Unavailable` when no engine answers within five seconds, `PermissionDenied` when this user may not use the engine or
+    /// one side does not trust the other's certificate, `Unsupported` for an engine that is too old or too new, and those of
+    /// [`EngineEndpoint::find`].
     pub(crate) async fn connect(config: &DockerConfig) -> Result<Self> {
         let config = config.clone();
         let opened = tokio::task::spawn_blocking(move || {
-            let address = EngineEndpoint::find(&config)?;
-            Ok((open(&address)?, address.host))
+            let endpoint = EngineEndpoint::find(&config)?;
+            Ok::<_, Error>((open(&endpoint)?, endpoint.host))
         });
         let (docker, host) = opened.await.map_err(|error| {
-            Error::new(ErrorKind::Unexpected, "create", "the engine could not be looked for")
+            Error::new(ErrorKind::Unexpected, "create", "the search for an engine ended early")
                 .with_source(error)
         })??;
-        let asked = timeout(CONNECT_TIMEOUT, docker.version()).await;
-        let version = match asked.unwrap_or(Err(Cause::RequestTimeoutError)) {
+        let version = timeout(CONNECT_TIMEOUT, docker.version()).await;
+        let version = match version.unwrap_or(Err(Cause::RequestTimeoutError)) {
             Ok(version) => version,
             Err(error) => return Err(unreachable(&host, error).await),
         };
-        let daemon = Self::from_version(docker, host, version)?;
-        // All that came of that client know it then.
-        let agreed = timeout(CONNECT_TIMEOUT, daemon.docker.clone().negotiate_version()).await;
-        match agreed.unwrap_or(Err(Cause::RequestTimeoutError)) {
-            Ok(_) => Ok(daemon),
-            Err(error) => Err(unreachable(&daemon.host, error).await),
+        let engine = Self::from_version(docker, host, version)?;
+        // Clones of the client share the version that is negotiated here.
+        let negotiated = timeout(CONNECT_TIMEOUT, engine.docker.clone().negotiate_version()).await;
+        match negotiated.unwrap_or(Err(Cause::RequestTimeoutError)) {
+            Ok(_) => Ok(engine),
+            Err(error) => Err(unreachable(&engine.host, error).await),
         }
     }
 
     fn from_version(docker: Docker, host: String, version: SystemVersion) -> Result<Self> {
         let api = |text: &Option<String>| text.as_deref().and_then(Api::parse);
         let newest = api(&version.api_version).ok_or_else(|| {
-            no_engine(&host, format!("what answers at {host} says no version of an engine"))
+            no_engine(&host, format!("what answers at {host} reports no version of an engine"))
         })?;
         let oldest = api(&version.min_api_version);
         let ours = Api::newest();
         if newest < MIN_API {
             let message = format!(
-                "the engine at {host} is too old: it speaks version {newest} of the interface at most, and {MIN_API} is needed"
+                "the engine at {host} is too old: its newest API version is {newest}, and {MIN_API} is needed"
             );
             return Err(Error::unsupported("create", message)
                 .with_context("engine", host)
-                .with_hint("Docker 19.03, Podman 3 and later ones have it"));
+                .with_hint("Docker 19.03, Podman 3 and later versions have it"));
         }
         if let Some(oldest) = oldest.filter(|oldest| *oldest > ours) {
             let message = format!(
-                "the engine at {host} is too new: it speaks version {oldest} of the interface at least, and {ours} is the newest known here"
+                "the engine at {host} is too new: its oldest API version is {oldest}, and {ours} is the newest that this program knows"
             );
             return Err(Error::unsupported("create", message)
                 .with_context("engine", host)
-                .with_hint("take a newer version of this program, or an older engine"));
+                .with_hint("use a newer version of this program, or an older engine"));
         }
         let components = version.components.unwrap_or_default();
         let is_podman = components.iter().any(|part| part.name.starts_with("Podman"));
@@ -193,22 +192,22 @@ impl Engine {
             if is_podman { (Kind::Podman, "Podman") } else { (Kind::Docker, "Docker") };
         let version = version.version.unwrap_or_default();
         let name = format!("{name} {version}");
-        Ok(Self { docker, host, kind, name, api: newest, about: Arc::default() })
+        Ok(Self { docker, host, kind, name, api: newest, info: Arc::default() })
     }
 
-    /// One that nobody has asked anything.
+    /// Returns an engine at an address without connecting to it.
     #[cfg(test)]
     pub(crate) fn at(host: &str) -> Self {
-        let address = EngineEndpoint { host: host.to_owned(), certificates: None };
-        let (docker, host) = (open(&address).expect("an address"), host.to_owned());
-        let (kind, name, about) = (Kind::Docker, "Docker".into(), Arc::default());
-        Self { docker, host, kind, name, api: Api::newest(), about }
+        let endpoint = EngineEndpoint { host: host.to_owned(), certificates: None };
+        let (docker, host) = (open(&endpoint).expect("an address"), host.to_owned());
+        let (kind, name, info) = (Kind::Docker, "Docker".into(), Arc::default());
+        Self { docker, host, kind, name, api: Api::newest(), info }
     }
 
-    /// Whether it still answers.
+    /// Checks that the engine still answers.
     ///
     /// # Errors
-    /// As when it is connected with.
+    /// Those of [`Engine::connect`].
     pub(crate) async fn check(&self) -> Result<()> {
         match timeout(CONNECT_TIMEOUT, self.docker.ping()).await {
             Ok(Ok(_)) => Ok(()),
@@ -217,28 +216,28 @@ impl Engine {
         }
     }
 
-    /// What it says of its host.
+    /// Returns the facts about the engine's host.
     ///
     /// # Errors
-    /// Of an engine that does not say it.
-    pub(crate) async fn about(&self) -> Result<EngineInfo> {
-        let ask = async || {
+    /// Those of an engine that does not report them.
+    pub(crate) async fn info(&self) -> Result<EngineInfo> {
+        let request = async || {
             let info = self.docker.info().await.map_err(|error| parse_error("create", error))?;
             Ok(EngineInfo::from_system_info(&info))
         };
-        self.about.get_or_try_init(ask).await.copied()
+        self.info.get_or_try_init(request).await.copied()
     }
 
     pub(crate) fn is_podman(&self) -> bool {
         self.kind == Kind::Podman
     }
 
-    /// Whether its socket is one of this host. What is behind that may be elsewhere all the same.
+    /// Returns true for a socket of this host. The engine behind it may be on another host all the same.
     pub(crate) fn has_local_socket(&self) -> bool {
         self.host.starts_with("unix://")
     }
 
-    /// Refuses what this engine would ignore.
+    /// Refuses options that this engine would ignore.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -248,35 +247,35 @@ impl Engine {
         };
         if let Some(runtime) = options.runtime.as_ref().filter(|_| self.is_podman()) {
             let message = format!(
-                "the runtime {runtime} cannot be had: Podman does not heed which one a request names"
+                "the runtime {runtime} is not available: Podman ignores the runtime that a request names"
             );
             return refuse(
                 message,
-                "its service has one for all: `podman --runtime NAME system service`",
+                "its service has one runtime for all containers: `podman --runtime NAME system service`",
             );
         }
         if options.platform.is_some() && self.api < PLATFORM_API {
             let message = format!(
-                "`platform` cannot be had: the engine speaks version {} of the interface, which has none",
+                "`platform` is not available: the engine has version {} of the API, which lacks it",
                 self.api
             );
-            return refuse(message, "Docker 20.10 and later ones have it");
+            return refuse(message, "Docker 20.10 and later versions have it");
         }
         Ok(())
     }
 }
 
-/// A client of the engine there. Nothing is asked yet.
-fn open(address: &EngineEndpoint) -> Result<Docker> {
-    let host = &address.host;
-    if let Some(certificates) = &address.certificates {
-        return tls::client(&place(host, DEFAULT_PORTS[1]), certificates, REQUEST_TIMEOUT_SECONDS);
+/// Returns a client of the engine at that endpoint, without a connection yet.
+fn open(endpoint: &EngineEndpoint) -> Result<Docker> {
+    let host = &endpoint.host;
+    if let Some(certificates) = &endpoint.certificates {
+        return tls::client(&authority(host, TLS_PORT), certificates, REQUEST_TIMEOUT_SECONDS);
     }
     let opened = if host.starts_with("unix://") {
         Docker::connect_with_unix(host, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
     } else if host.starts_with("tcp://") || host.starts_with("http://") {
-        let place = format!("tcp://{}", place(host, DEFAULT_PORTS[0]));
-        Docker::connect_with_http(&place, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
+        let address = format!("tcp://{}", authority(host, PLAIN_PORT));
+        Docker::connect_with_http(&address, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
     } else {
         Err(Cause::UnsupportedURISchemeError { uri: host.clone() })
     };
@@ -285,17 +284,17 @@ fn open(address: &EngineEndpoint) -> Result<Docker> {
             no_engine(host, format!("{host} is no address of an engine"))
                 .with_hint("DOCKER_HOST is like unix:///var/run/docker.sock or tcp://host:2376")
         }
-        Cause::SocketNotFoundError(_) => not_there(host).with_source(error),
+        Cause::SocketNotFoundError(_) => no_answer(host).with_source(error),
         error => no_engine(host, format!("{host} is no address of an engine")).with_source(error),
     })
 }
 
-/// A name or a number with a port, without what else an address has.
-fn place(host: &str, port: &str) -> String {
-    let place = host.split_once("://").map_or(host, |(_, place)| place);
-    let place = place.split('/').next().unwrap_or(place);
-    let after_number = place.rsplit_once(']').map_or(place, |(_, rest)| rest);
-    if after_number.contains(':') { place.to_owned() } else { format!("{place}:{port}") }
+/// Returns the host and port of an address, with the default port where it has none.
+fn authority(address: &str, port: &str) -> String {
+    let authority = address.split_once("://").map_or(address, |(_, authority)| authority);
+    let authority = authority.split('/').next().unwrap_or(authority);
+    let after_number = authority.rsplit_once(']').map_or(authority, |(_, rest)| rest);
+    if after_number.contains(':') { authority.to_owned() } else { format!("{authority}:{port}") }
 }
 
 fn no_engine(host: &str, message: String) -> Error {
@@ -304,17 +303,17 @@ fn no_engine(host: &str, message: String) -> Error {
         .with_context("engine", host.to_owned())
 }
 
-fn not_there(host: &str) -> Error {
+fn no_answer(host: &str) -> Error {
     Error::new(ErrorKind::Unavailable, "create", format!("no container engine answers at {host}"))
         .with_effect(Effect::NotSent)
         .with_context("engine", host.to_owned())
         .with_retry(Retry::Temporary)
         .with_hint(
-            "start Docker or Podman (Debian: apt-get install docker.io), or say with DOCKER_HOST where it is",
+            "start Docker or Podman (Debian: apt-get install docker.io), or set DOCKER_HOST to the engine's address",
         )
 }
 
-/// Why there is no engine.
+/// Explains why no engine can be used.
 async fn unreachable(host: &str, error: Cause) -> Error {
     let make = |kind, message: String| {
         Error::new(kind, "create", message)
@@ -338,7 +337,7 @@ async fn unreachable(host: &str, error: Cause) -> Error {
     }
     match &error {
         Cause::DockerResponseServerError { message, .. } if message.contains("HTTPS server") => {
-            make(ErrorKind::InvalidArgument, format!("the engine at {host} wants encryption"))
+            make(ErrorKind::InvalidArgument, format!("the engine at {host} requires encryption"))
                 .with_source(error)
                 .with_hint("set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to a directory with ca.pem, cert.pem and key.pem")
         }
@@ -346,15 +345,15 @@ async fn unreachable(host: &str, error: Cause) -> Error {
             let message = message.trim();
             make(
                 ErrorKind::Unavailable,
-                format!("what answers at {host} is no engine that works: {status_code} {message}"),
+                format!("what answers at {host} is not a working engine: {status_code} {message}"),
             )
             .with_source(error)
         }
-        _ => not_there(host).with_source(error),
+        _ => no_answer(host).with_source(error),
     }
 }
 
-/// Whether this user may open a socket of this host. Others are asked.
+/// Returns false if this user may not open a socket of this host, and true for every other address.
 async fn may_connect(host: &str) -> bool {
     let Some(path) = host.strip_prefix("unix://") else { return true };
     match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await {
@@ -365,7 +364,7 @@ async fn may_connect(host: &str) -> bool {
 
 fn is_denied(error: &Cause) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = match error {
-        // It shows what is below that alone.
+        // Its source is that of the inner error.
         Cause::IOError { err } => Some(err),
         error => Some(error),
     };
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_engine_that_is_not_there_is_said_to_be_so() {
+    async fn a_missing_engine_is_reported_as_missing() {
         for host in ["unix:///no/such/engine.sock", "tcp://127.0.0.1:1"] {
             let error = connect(host).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
@@ -404,52 +403,53 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
     }
 
-    async fn that_says(version: Value) -> Result<Engine> {
+    async fn connect_to_version(version: Value) -> Result<Engine> {
         let engine = FakeEngine::start(move |_, _| Answer::now(200, version.clone()));
         connect(&engine.address()).await
     }
 
     #[tokio::test]
-    async fn versions_that_do_not_meet_are_named() {
+    async fn incompatible_versions_are_named() {
         for (version, named) in [
             (json!({"ApiVersion": "1.38", "MinAPIVersion": "1.12"}), ["1.38", "1.40"]),
             (json!({"ApiVersion": "1.99", "MinAPIVersion": "1.98"}), ["1.98", "1.53"]),
         ] {
-            let error = that_says(version).await.unwrap_err();
+            let error = connect_to_version(version).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
             assert!(named.iter().all(|part| error.message().contains(part)), "{error:?}");
             assert!(error.hint().is_some(), "{error:?}");
         }
         let newer = json!({"ApiVersion": "1.99", "MinAPIVersion": "1.44", "Version": "99"});
-        assert_eq!(that_says(newer).await.unwrap().name, "Docker 99");
-        let error = that_says(json!({"hello": "world"})).await.unwrap_err();
+        assert_eq!(connect_to_version(newer).await.unwrap().name, "Docker 99");
+        let error = connect_to_version(json!({"hello": "world"})).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
     }
 
-    /// Without root, an engine makes containers without limits where nobody has given it control groups.
+    /// An engine without root creates containers without limits where no control groups are delegated to it.
     #[tokio::test]
-    async fn limits_that_an_engine_cannot_keep_are_refused_where_they_were_asked_for() {
+    async fn requested_limits_that_an_engine_cannot_enforce_are_refused() {
         let rootless = json!(["name=seccomp,profile=default", "name=rootless"]);
-        let of = async |info: Value| {
-            let engine = FakeEngine::start(move |_, said| {
-                said.add("asked");
+        let info_from = async |info: Value| {
+            let fake = FakeEngine::start(move |_, log| {
+                log.add("requested");
                 Answer::now(200, info.clone())
             });
-            let daemon = engine.daemon();
-            let about = daemon.about().await.unwrap();
-            assert_eq!(daemon.clone().about().await.unwrap(), about);
-            assert_eq!(engine.said(), ["asked"], "it is asked once");
-            about
+            let engine = fake.engine();
+            let info = engine.info().await.unwrap();
+            assert_eq!(engine.clone().info().await.unwrap(), info);
+            assert_eq!(fake.events(), ["requested"], "it is requested once");
+            info
         };
-        let usual =
-            of(json!({"CgroupDriver": "systemd", "SecurityOptions": ["name=seccomp"]})).await;
-        assert_eq!(usual, EngineInfo::DEFAULT);
-        let with = of(json!({"CgroupDriver": "systemd", "SecurityOptions": rootless})).await;
+        let default =
+            info_from(json!({"CgroupDriver": "systemd", "SecurityOptions": ["name=seccomp"]}))
+                .await;
+        assert_eq!(default, EngineInfo::DEFAULT);
+        let with = info_from(json!({"CgroupDriver": "systemd", "SecurityOptions": rootless})).await;
         assert_eq!(with, EngineInfo { is_rootless: true, ..EngineInfo::DEFAULT });
-        let without = of(json!({"CgroupDriver": "none", "SecurityOptions": rootless})).await;
+        let without = info_from(json!({"CgroupDriver": "none", "SecurityOptions": rootless})).await;
         assert_eq!(
             without,
-            EngineInfo { is_rootless: true, has_groups: false, ..EngineInfo::DEFAULT }
+            EngineInfo { is_rootless: true, has_cgroups: false, ..EngineInfo::DEFAULT }
         );
         let mut spec = CreateSpec::default();
         without.check_limits(&spec).unwrap();
@@ -463,7 +463,7 @@ mod tests {
         for limit in limits {
             let mut spec = CreateSpec::default();
             limit(&mut spec);
-            usual.check_limits(&spec).unwrap();
+            default.check_limits(&spec).unwrap();
             let error = without.check_limits(&spec).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
             assert!(error.hint().is_some_and(|hint| hint.contains("Delegate=yes")), "{error:?}");
@@ -471,28 +471,28 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_of_an_engine_is_known() {
+    fn the_clock_of_an_engine_is_compared() {
         let shown = |ahead: i64| {
             let there = Utc::now() + chrono::TimeDelta::seconds(ahead);
-            // With nanoseconds, as engines have it, and in a zone of its own.
+            // With nanoseconds, like the times of engines, and in another time zone.
             let zone = chrono::FixedOffset::east_opt(2 * 3600).unwrap();
             there.with_timezone(&zone).to_rfc3339_opts(chrono::SecondsFormat::Nanos, false)
         };
         for seconds in [-7200, 0, 90, 86_400] {
-            let known = ahead(Some(&shown(seconds)));
-            assert!((known - seconds).abs() <= 1, "{known} of {seconds}");
+            let found = clock_ahead(Some(&shown(seconds)));
+            assert!((found - seconds).abs() <= 1, "{found} instead of {seconds}");
         }
-        assert_eq!((ahead(None), ahead(Some("soon"))), (0, 0));
+        assert_eq!((clock_ahead(None), clock_ahead(Some("soon"))), (0, 0));
     }
 
     #[tokio::test]
-    async fn what_an_engine_would_ignore_is_refused() {
+    async fn options_that_an_engine_would_ignore_are_refused() {
         let podman = json!({
             "ApiVersion": "1.40", "Version": "3.0.1", "Components": [{"Name": "Podman Engine", "Version": "3.0.1"}],
         });
-        let podman = that_says(podman).await.unwrap();
+        let podman = connect_to_version(podman).await.unwrap();
         assert_eq!((podman.kind, podman.name.as_str()), (Kind::Podman, "Podman 3.0.1"));
-        let docker = that_says(json!({"ApiVersion": "1.41"})).await.unwrap();
+        let docker = connect_to_version(json!({"ApiVersion": "1.41"})).await.unwrap();
         let options = |name: &str, value: &str| {
             let mut spec = sandbox_core::CreateSpec::default();
             spec.provider_options.insert(name.to_owned(), json!(value));
@@ -507,16 +507,15 @@ mod tests {
         podman.check_options(&options("user", "1:1")).unwrap();
     }
 
-    /// Those who are not of its group.
     #[tokio::test]
-    async fn a_socket_that_may_not_be_opened_is_told_so() {
+    async fn a_user_outside_the_group_of_the_socket_is_refused_with_a_hint() {
         use std::os::unix::fs::PermissionsExt as _;
         let engine = FakeEngine::start(|_, _| Answer::now(200, json!({"ApiVersion": "1.41"})));
         let path = engine.address();
         connect(&path).await.unwrap();
         let socket = path.trim_start_matches("unix://");
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o000)).unwrap();
-        // Root may open everything, and the tests of the program do this as somebody else.
+        // Root may open everything; the test task runs this as another user too.
         if !rustix::process::geteuid().is_root() {
             let error = connect(&path).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
@@ -528,14 +527,14 @@ mod tests {
     }
 
     #[test]
-    fn addresses_have_the_ports_that_engines_have() {
-        for (host, there) in [
+    fn addresses_have_the_default_ports_of_engines() {
+        for (host, expected) in [
             ("tcp://far", "far:2376"),
             ("tcp://far:1/x", "far:1"),
             ("https://[::1]", "[::1]:2376"),
             ("tcp://[::1]:7", "[::1]:7"),
         ] {
-            assert_eq!(place(host, DEFAULT_PORTS[1]), there);
+            assert_eq!(authority(host, TLS_PORT), expected);
         }
     }
 }

@@ -1,53 +1,102 @@
-//! What an engine's refusals mean. The same words mean another thing in another step, so each step has its own.
+//! Errors of an engine by the step that failed: the same words mean another thing in another step.
 
 use bollard::errors::Error as Cause;
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 
-use crate::agentless::{NEEDS_SHELL, NO_PYTHON, SHELL};
-use crate::config::Options;
-use crate::engine::REQUEST_TIMEOUT_SECONDS;
+use crate::config::{Options, SHELL};
+use crate::endpoint::REQUEST_TIMEOUT_SECONDS;
 use crate::gpus;
+use crate::optional_features::{OptionalFeature, OptionalFeatures};
 
-/// What an image needs whose interpreter is not there.
+/// Hint of an image whose interpreter is missing.
 const NEEDS_PYTHON: &str =
     "the image needs Python 3.9 or later as `python3`; or name it with the option `python`";
 
-/// The engine's own words, or the error where there are none: it does not answer, or the connection with it broke.
-fn words_of(
-    operation: &'static str,
-    error: Cause,
-) -> std::result::Result<(u16, String), Box<Error>> {
+/// Hint of an image without a shell.
+pub(crate) const NEEDS_SHELL: &str = "the image needs /bin/sh, and Python 3.9 or later for code";
+
+/// Hint of operations that an image without Python does not support.
+pub(crate) const NEEDS_PYTHON_FOR_MORE: &str = "the image has no python3, which everything but commands and files needs: put Python 3.9 or \
+                                                later into it, or name another image";
+
+/// Context of an error about an image without a usable Python.
+const MISSING_PYTHON: (&str, &str) = ("missing", "python3");
+
+/// Failures to start a container after which a create tries another way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartFailure {
+    /// The image has no Python that the agent runs on.
+    MissingPython,
+    /// The engine refuses a feature that not every engine has.
+    RefusedFeature(OptionalFeature),
+    /// Any other failure, which is final.
+    Other,
+}
+
+/// An error of a start, with its cause for the caller that may try another way.
+#[derive(Debug)]
+pub(crate) struct StartError {
+    pub(crate) error: Error,
+    pub(crate) failure: StartFailure,
+}
+
+impl StartError {
+    /// Marks an error as that of an image without a usable Python.
+    pub(crate) fn missing_python(error: Error) -> Self {
+        let (name, value) = MISSING_PYTHON;
+        Self { error: error.with_context(name, value), failure: StartFailure::MissingPython }
+    }
+}
+
+impl From<Error> for StartError {
+    fn from(error: Error) -> Self {
+        Self { error, failure: StartFailure::Other }
+    }
+}
+
+impl From<StartError> for Error {
+    fn from(failed: StartError) -> Self {
+        failed.error
+    }
+}
+
+/// Returns status and words of the engine's answer, or the error of an engine that did not answer.
+fn answer_of(operation: &'static str, error: Cause) -> std::result::Result<(u16, String), Error> {
     match error {
         Cause::DockerResponseServerError { status_code, message } => Ok((status_code, message)),
         error @ Cause::RequestTimeoutError => {
             let message =
                 format!("the engine gave no answer within {REQUEST_TIMEOUT_SECONDS} seconds");
-            Err(Box::new(
-                Error::new(ErrorKind::Unavailable, operation, message)
-                    .with_effect(Effect::Unknown)
-                    .with_source(error)
-                    .with_hint("its own log says more; one that hangs has to be restarted"),
-            ))
-        }
-        error => Err(Box::new(
-            Error::new(ErrorKind::Unavailable, operation, "the connection with the engine broke")
+            Err(Error::new(ErrorKind::Unavailable, operation, message)
                 .with_effect(Effect::Unknown)
-                .with_source(error),
-        )),
+                .with_source(error)
+                .with_hint(
+                    "the engine's own log says more; an engine that hangs has to be restarted",
+                ))
+        }
+        error => Err(Error::new(
+            ErrorKind::Unavailable,
+            operation,
+            "the connection with the engine broke",
+        )
+        .with_effect(Effect::Unknown)
+        .with_source(error)),
     }
 }
 
-/// What the refusal of any request means.
+/// Parses the error of any request.
 pub(crate) fn parse_error(operation: &'static str, error: Cause) -> Error {
-    let (status, message) = match words_of(operation, error) {
-        Ok(words) => words,
-        Err(broken) => return *broken,
-    };
-    let (kind, hint) = usual(status, &message);
-    told(operation, kind, &message, hint)
+    match answer_of(operation, error) {
+        Ok((status, message)) => {
+            let (kind, hint) = classify(status, &message);
+            with_hint(operation, kind, &message, hint)
+        }
+        Err(broken) => broken,
+    }
 }
 
-fn usual(status: u16, message: &str) -> (ErrorKind, &'static str) {
+/// Returns kind and hint of an answer that means the same in every step.
+fn classify(status: u16, message: &str) -> (ErrorKind, &'static str) {
     if message.to_ascii_lowercase().contains("no space left") {
         return (
             ErrorKind::ResourceExhausted,
@@ -56,124 +105,152 @@ fn usual(status: u16, message: &str) -> (ErrorKind, &'static str) {
     }
     match status {
         404 => (ErrorKind::NotFound, "the engine has nothing of that name any more"),
-        409 if is_taken(message) => (
+        409 if is_conflict(message) => (
             ErrorKind::AlreadyExists,
-            "the engine has something else of that name, or is at work on it; try again",
+            "the engine has something else of that name, or is still working on it; try again",
         ),
         409 => (ErrorKind::Unavailable, "the engine's own log says more"),
-        400..500 => (ErrorKind::InvalidArgument, "the engine does not take that"),
+        400..500 => (ErrorKind::InvalidArgument, "the engine does not accept that request"),
         _ => (ErrorKind::Unavailable, "the engine's own log says more"),
     }
 }
 
-/// What the refusal to make or to start a container means.
-pub(crate) fn parse_create_error(error: Cause, options: &Options) -> Error {
-    let (status, message) = match words_of("create", error) {
-        Ok(words) => words,
-        Err(broken) => return *broken,
+/// Parses the error of the requests that create, attach to or start a container with those features.
+pub(crate) fn parse_create_error(
+    error: Cause,
+    options: &Options,
+    features: OptionalFeatures,
+) -> StartError {
+    let (status, message) = match answer_of("create", error) {
+        Ok(answer) => answer,
+        Err(broken) => return broken.into(),
     };
-    let (kind, hint) = why_not_made(status, &message, options);
-    let error = told("create", kind, &message, &hint);
-    let (name, what) = NO_PYTHON;
-    if hint == NEEDS_PYTHON { error.with_context(name, what) } else { error }
+    let Diagnosis { kind, hint, is_missing_python } = diagnose(status, &message, options);
+    let error = with_hint("create", kind, &message, &hint);
+    match features.find_refused(&message) {
+        Some(feature) => StartError { error, failure: StartFailure::RefusedFeature(feature) },
+        None if is_missing_python => StartError::missing_python(error),
+        None => error.into(),
+    }
 }
 
-fn why_not_made(status: u16, message: &str, options: &Options) -> (ErrorKind, String) {
+/// The meaning of an answer to a request for a container.
+struct Diagnosis {
+    kind: ErrorKind,
+    hint: String,
+    is_missing_python: bool,
+}
+
+impl Diagnosis {
+    fn new(kind: ErrorKind, hint: impl Into<String>) -> Self {
+        Self { kind, hint: hint.into(), is_missing_python: false }
+    }
+}
+
+fn diagnose(status: u16, message: &str, options: &Options) -> Diagnosis {
     let lower = message.to_ascii_lowercase();
     let is_about = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     if status == 404 && is_about(&["no such image"]) {
-        return (ErrorKind::NotFound, missing_image(&options.image));
+        return Diagnosis::new(ErrorKind::NotFound, missing_image_hint(&options.image));
     }
     if options.gpus.is_some() && gpus::is_refusal(message) {
-        return (ErrorKind::Unsupported, gpus::HOW.into());
+        return Diagnosis::new(ErrorKind::Unsupported, gpus::INSTALL_HINT);
     }
     if is_about(&["seccomp profile"]) {
-        return (ErrorKind::Unsupported, "Podman reads the rules for system calls from a file of its own host: use the socket of a Podman on this host, of this user".into());
+        return Diagnosis::new(
+            ErrorKind::Unsupported,
+            "Podman reads the rules for system calls from a file of its own host: use the socket of a Podman of this user on this host",
+        );
     }
-    if is_about(&["is missing", "not found", "no such file", "permission denied"])
-        && names_program(message, &options.python)
-    {
-        return (ErrorKind::NotFound, NEEDS_PYTHON.into());
+    let is_program_missing =
+        is_about(&["is missing", "not found", "no such file", "permission denied"]);
+    if is_program_missing && names_program(message, &options.python) {
+        return Diagnosis {
+            is_missing_python: true,
+            ..Diagnosis::new(ErrorKind::NotFound, NEEDS_PYTHON)
+        };
     }
-    if is_about(&["is missing", "not found", "no such file", "permission denied"])
-        && names_program(message, SHELL)
-    {
-        return (ErrorKind::NotFound, NEEDS_SHELL.into());
+    if is_program_missing && names_program(message, SHELL) {
+        return Diagnosis::new(ErrorKind::NotFound, NEEDS_SHELL);
     }
     if is_about(&["unknown or invalid runtime", "unknown runtime", "invalid runtime"]) {
-        return (
+        return Diagnosis::new(
             ErrorKind::InvalidArgument,
-            "`docker info` lists the runtimes of the engine".into(),
+            "`docker info` lists the runtimes of the engine",
         );
     }
     if is_about(&["bind source path", "error mounting", "mount ", "statfs "])
         && is_about(&["does not exist", "no such file"])
     {
-        let hint = "the engine finds no such file: it was removed meanwhile, or the engine has another file system than this process";
-        return (ErrorKind::NotFound, hint.into());
+        return Diagnosis::new(
+            ErrorKind::NotFound,
+            "the engine finds no such file: it was removed meanwhile, or the engine has another file system than this process",
+        );
     }
     if is_about(&["hybrid mode not supported"]) {
-        let hint = "crun does not work where both versions of control groups are mounted: install runc where the engine is, and write `runtime = \"runc\"` below `[engine]` in Podman's containers.conf";
-        return (ErrorKind::Unavailable, hint.into());
+        return Diagnosis::new(
+            ErrorKind::Unavailable,
+            "crun does not work where both versions of control groups are mounted: install runc where the engine is, and write `runtime = \"runc\"` below `[engine]` in Podman's containers.conf",
+        );
     }
     if let Some(runtime) = &options.runtime
         && is_about(&["not found", "no such file", "failed to start shim", "runtime"])
     {
         let hint = format!(
-            "the engine knows the runtime {runtime}, and its program is not there or does not work: install it where the engine is"
+            "the engine knows the runtime {runtime}, but its program is missing or does not work: install it where the engine is"
         );
-        return (ErrorKind::Unavailable, hint);
+        return Diagnosis::new(ErrorKind::Unavailable, hint);
     }
-    let (kind, hint) = usual(status, message);
-    (kind, hint.into())
+    let (kind, hint) = classify(status, message);
+    Diagnosis::new(kind, hint)
 }
 
-/// Whether it is a name that is in use. Podman has the same status for what fails later.
-fn is_taken(message: &str) -> bool {
+/// Returns true if the message is about a name in use. Podman has the same status for what fails later.
+fn is_conflict(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     ["in use", "already", "in progress", "conflict"].iter().any(|words| message.contains(words))
 }
 
-/// Whether it is that program which could not be started, in the words of one runtime or another.
+/// Returns true if the message names a program as the one that did not start, in the words of any runtime.
 fn names_program(message: &str, program: &str) -> bool {
     ["\"", "`", "'"].iter().any(|quote| message.contains(&format!("{quote}{program}{quote}")))
 }
 
-fn told(operation: &'static str, kind: ErrorKind, message: &str, hint: &str) -> Error {
+fn with_hint(operation: &'static str, kind: ErrorKind, message: &str, hint: &str) -> Error {
     let message = format!("the engine refused: {}", message.trim());
     Error::new(kind, operation, message).with_hint(hint.to_owned())
 }
 
-fn missing_image(name: &str) -> String {
+fn missing_image_hint(name: &str) -> String {
     if name == crate::DEFAULT_IMAGE {
-        "build it with `sandboxes image build`, or name another one that has Python 3.9 or later"
+        "build it with `sandboxes image build`, or name another image that has Python 3.9 or later"
             .to_owned()
     } else {
         format!("fetch it with `sandboxes image pull {name}`, or build it")
     }
 }
 
-/// An image that the engine does not have.
+/// Returns the error of an image that the engine does not have.
 pub(crate) fn image_not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, "create", format!("the engine has no image {name}"))
         .with_context("image", name.to_owned())
-        .with_hint(missing_image(name))
+        .with_hint(missing_image_hint(name))
 }
 
-/// Refuses an engine that makes containers without a limit that was asked for, which it says in a warning.
+/// Refuses an engine that creates containers without a requested limit, which it reports as a warning.
 ///
 /// # Errors
 /// `Unsupported`.
-pub(crate) fn check_limits(warnings: &[String]) -> Result<()> {
-    // A kernel without namespaces of groups shows the host's paths, which is no limit.
+pub(crate) fn check_warnings(warnings: &[String]) -> Result<()> {
+    // A kernel without cgroup namespaces shows the host's paths. That is no limit.
     let is_limit = |warning: &&String| {
         let warning = warning.to_lowercase();
         warning.contains("discard") && !warning.contains("cgroup namespace")
     };
     let Some(warning) = warnings.iter().find(is_limit) else { return Ok(()) };
-    let message = format!("the engine would enforce no such limit: {}", warning.trim());
+    let message = format!("the engine would not enforce a limit: {}", warning.trim());
     Err(Error::unsupported("create", message).with_hint(
-        "its kernel needs the control groups `memory` and `pids`, and a rootless engine has to be given them",
+        "its kernel needs the control groups `memory` and `pids`, and a rootless engine needs them delegated",
     ))
 }
 
@@ -185,18 +262,18 @@ mod tests {
     use crate::config::DockerConfig;
 
     #[test]
-    fn a_limit_that_is_discarded_is_no_limit() {
+    fn a_discarded_limit_is_refused() {
         let harmless = "Your kernel does not support swap limit capabilities or the cgroup is not mounted. Memory limited without swap.";
         let lost = "Your kernel does not support pids limit capabilities or the cgroup is not mounted. PIDs limit discarded.";
         let shown =
             "Your kernel does not support cgroup namespaces.  Cgroup namespace setting discarded.";
-        check_limits(&[harmless.to_owned(), shown.to_owned()]).unwrap();
-        let error = check_limits(&[harmless.to_owned(), lost.to_owned()]).unwrap_err();
+        check_warnings(&[harmless.to_owned(), shown.to_owned()]).unwrap();
+        let error = check_warnings(&[harmless.to_owned(), lost.to_owned()]).unwrap_err();
         assert!(error.message().contains("PIDs limit") && error.hint().is_some(), "{error:?}");
     }
 
     #[test]
-    fn no_answer_is_no_broken_connection() {
+    fn a_timeout_is_reported_as_a_timeout() {
         let error = parse_error("start_command", Cause::RequestTimeoutError);
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(error.effect(), Effect::Unknown);
@@ -205,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_for_what_it_is() {
+    fn a_refusal_has_the_kind_and_hint_of_its_cause() {
         let options = |runtime: Option<&str>| {
             let mut spec = sandbox_core::CreateSpec::default();
             if let Some(runtime) = runtime {
@@ -294,11 +371,15 @@ mod tests {
         ] {
             let message = message.to_owned();
             let cause = Cause::DockerResponseServerError { status_code: status, message };
-            let error = parse_create_error(cause, &options(runtime));
+            let features = OptionalFeatures::default();
+            let StartError { error, failure } =
+                parse_create_error(cause, &options(runtime), features);
+            let is_missing_python = failure == StartFailure::MissingPython;
+            assert_eq!(is_missing_python, part == "Python", "{error:?}");
             assert_eq!(error.kind(), kind, "{error:?}");
             assert!(error.hint().is_some_and(|hint| hint.contains(part)), "{error:?}");
         }
-        // What else may be missing is nothing of the image.
+        // Another thing that is missing is no part of the image.
         let message = "No such container: no such file".to_owned();
         let error =
             parse_error("pause", Cause::DockerResponseServerError { status_code: 404, message });

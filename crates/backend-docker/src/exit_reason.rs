@@ -1,7 +1,7 @@
-//! Why a container ended that nobody here has ended, by what its engine remembers of it.
+//! Derives the reason of an unexpected container exit from the engine's recent events.
 //!
-//! Engines keep their last events (Docker 256 of them), so they are asked when there is something to ask, and not listened
-//! to before: <https://docs.docker.com/reference/api/engine/version/v1.41/#tag/System/operation/SystemEvents>.
+//! Engines keep their last events (Docker 256 of them), so they are queried after an exit instead of followed all the time:
+//! <https://docs.docker.com/reference/api/engine/version/v1.41/#tag/System/operation/SystemEvents>.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,89 +15,106 @@ use futures_util::{Stream, StreamExt as _};
 use sandbox_core::FailureKind;
 use tokio::time::timeout;
 
-/// How long an engine may take to say it. Whoever waits for a result waits for this as well.
+/// Limits the query. The result of a run is delayed by it.
 const EVENTS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long ago it can have been, in seconds, and how much the clock of the engine may have moved since it was looked at.
+/// Age of the oldest event that counts, and the drift of the engine's clock that is tolerated, in seconds.
 const EVENT_WINDOW_SECONDS: i64 = 60;
 
 /// Signals with which engines end a container: `SIGTERM` and `SIGKILL`.
 const FATAL_SIGNALS: [&str; 4] = ["9", "15", "KILL", "TERM"];
 
-/// What an engine has told of the end of a container.
-#[derive(Debug, Default, PartialEq)]
-struct EngineEvents {
-    /// Whether somebody has sent it what can end it, through the engine, and whether that always does.
-    is_sent: bool,
-    is_killed: bool,
-    /// Its memory ran out: for the first process, or for another one. And when that was last.
-    out_of_memory: bool,
-    ran_out: Moment,
-    /// When it has ended.
-    ended: Moment,
-    /// How its first process has ended.
-    status: Option<String>,
-}
-
-/// When an engine says that something was, in nanoseconds.
-type Moment = Option<i64>;
-
-/// How long after its memory ran out a container can have ended of that: the engine hears of both by themselves.
+/// Longest time between the last out-of-memory event and an exit that it caused: the engine learns of both separately.
 const OOM_WINDOW: Duration = Duration::from_secs(10);
 
-/// What is said of one whose first process has ended, before its status.
-const ENDED_BY_ITSELF: &str = "the first process of its container ended with status ";
+/// Statuses of a process that SIGKILL or SIGTERM has ended.
+const SIGKILL_STATUS: &str = "137";
+const SIGTERM_STATUS: &str = "143";
 
-/// The status of what SIGKILL has ended, and of what SIGTERM has.
-const KILLED: &str = "137";
-const TERMINATED: &str = "143";
-
-/// Whether the first process has ended by itself, as one does that cannot run.
-pub(crate) fn is_by_itself((_, why): &(FailureKind, String)) -> bool {
-    why.strip_prefix(ENDED_BY_ITSELF).is_some_and(|status| status != KILLED)
+/// The reason of an exit that this process did not cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ExitReason {
+    /// Another client ended the container through the engine.
+    KilledThroughEngine,
+    /// The kernel ended the container for its memory.
+    OutOfMemory,
+    /// The init process ended with that status.
+    InitExited { status: String },
+    /// The engine does not answer any more.
+    EngineGone,
+    /// Another client paused the container, so that nothing in it can be ended.
+    PausedFromOutside,
 }
 
-/// Why the container has ended, as far as its engine tells in time. The engine's clock is so many seconds ahead.
-pub(crate) async fn query(
-    docker: &Docker,
-    name: &str,
-    ahead: i64,
-) -> Option<(FailureKind, String)> {
-    let mut told = EngineEvents::default();
-    let listened = timeout(EVENTS_TIMEOUT, async {
-        let mut events = Box::pin(events(docker, name, ahead));
+impl ExitReason {
+    /// Returns the reason as the failure of a run.
+    pub(crate) fn failure(&self) -> (FailureKind, String) {
+        let (kind, message) = match self {
+            Self::KilledThroughEngine => (
+                FailureKind::Terminated,
+                "its container was ended through the engine, and not by this program",
+            ),
+            Self::OutOfMemory => (FailureKind::OutOfMemory, "the memory of its container ran out"),
+            Self::InitExited { status } => {
+                let message =
+                    format!("the first process of its container ended with status {status}");
+                return (FailureKind::Terminated, message);
+            }
+            Self::EngineGone => (
+                FailureKind::ConnectionLost,
+                "the engine does not answer: it was stopped, or cannot be reached any more",
+            ),
+            Self::PausedFromOutside => (
+                FailureKind::Terminated,
+                "its container was paused from outside, where nothing can be ended",
+            ),
+        };
+        (kind, message.to_owned())
+    }
+
+    /// Returns true for an init process that ended by itself, as one does that cannot run.
+    pub(crate) fn is_by_itself(&self) -> bool {
+        matches!(self, Self::InitExited { status } if status != SIGKILL_STATUS)
+    }
+}
+
+/// Queries why a container has ended. Returns `None` when the engine does not tell in time. `clock_ahead` is how many seconds
+/// the engine's clock is ahead of this host's.
+pub(crate) async fn query(docker: &Docker, name: &str, clock_ahead: i64) -> Option<ExitReason> {
+    let mut seen = EngineEvents::default();
+    let collected = timeout(EVENTS_TIMEOUT, async {
+        let mut events = Box::pin(events(docker, name, clock_ahead));
         while let Some(event) = events.next().await {
-            told.take(event?);
-            if told.status.is_some() {
+            seen.add(event?);
+            if seen.status.is_some() {
                 break;
             }
         }
         Ok(())
     });
-    match listened.await {
-        Ok(Err(error)) if told == EngineEvents::default() && !has_answered(&error) => {
-            let why = "the engine does not answer: it was stopped, or cannot be reached any more";
-            Some((FailureKind::ConnectionLost, why.to_owned()))
+    match collected.await {
+        Ok(Err(error)) if seen == EngineEvents::default() && !is_answer(&error) => {
+            Some(ExitReason::EngineGone)
         }
-        _ => told.reason(),
+        _ => seen.reason(),
     }
 }
 
-/// Whether it was the engine that said no, or something that was not understood.
-fn has_answered(error: &Cause) -> bool {
+/// Returns true if the engine answered, with a refusal or in a way that was not understood.
+fn is_answer(error: &Cause) -> bool {
     matches!(error, Cause::DockerResponseServerError { .. } | Cause::JsonDataError { .. })
 }
 
 fn events(
     docker: &Docker,
     name: &str,
-    ahead: i64,
+    clock_ahead: i64,
 ) -> impl Stream<Item = Result<EventMessage, Cause>> {
-    let now = Utc::now().timestamp().saturating_add(ahead);
+    let now = Utc::now().timestamp().saturating_add(clock_ahead);
     let filters = HashMap::from([
         ("type", vec!["container"]),
         ("container", vec![name]),
-        // Podman calls one of them otherwise in what it is asked, and the same in what it answers.
+        // Podman filters by `died`, and reports `die`.
         ("event", vec!["die", "died", "kill", "oom"]),
     ]);
     let options = EventsOptionsBuilder::default()
@@ -107,19 +124,34 @@ fn events(
     docker.events(Some(options.build()))
 }
 
+/// Time of an event as the engine reports it, in nanoseconds.
+type Timestamp = Option<i64>;
+
+/// Events of one container before its exit.
+#[derive(Debug, Default, PartialEq)]
+struct EngineEvents {
+    /// The engine sent a signal that can end the container.
+    is_signalled: bool,
+    /// The engine ended the container with a signal that it does not name.
+    is_killed: bool,
+    /// Memory ran out, for the init process or another one, and when it last did.
+    out_of_memory: bool,
+    last_oom: Timestamp,
+    ended: Timestamp,
+    /// Exit status of the init process.
+    status: Option<String>,
+}
+
 impl EngineEvents {
-    fn take(&mut self, event: EventMessage) {
+    fn add(&mut self, event: EventMessage) {
         let attribute = |name: &str| event.actor.as_ref()?.attributes.as_ref()?.get(name).cloned();
         match event.action.as_deref() {
-            Some("kill") => {
-                // The first process ends of no other. Podman does not say which one it was.
-                let signal = attribute("signal");
-                match signal {
-                    None => self.is_killed = true,
-                    Some(signal) => self.is_sent |= FATAL_SIGNALS.contains(&signal.as_str()),
-                }
-            }
-            Some("oom") => (self.out_of_memory, self.ran_out) = (true, event.time_nano),
+            // The init process ends by no other signal. Podman does not report which signal it was.
+            Some("kill") => match attribute("signal") {
+                None => self.is_killed = true,
+                Some(signal) => self.is_signalled |= FATAL_SIGNALS.contains(&signal.as_str()),
+            },
+            Some("oom") => (self.out_of_memory, self.last_oom) = (true, event.time_nano),
             Some("die" | "died") => {
                 self.ended = event.time_nano;
                 self.status = Some(attribute("exitCode").unwrap_or_default());
@@ -128,27 +160,26 @@ impl EngineEvents {
         }
     }
 
-    fn reason(self) -> Option<(FailureKind, String)> {
-        let of_memory = self.is_of_memory();
+    fn reason(self) -> Option<ExitReason> {
+        let by_memory = self.is_by_memory();
         let status = self.status?;
-        // One that heeds no such signal ends later, and by itself.
-        let is_of_signal = self.is_sent && [KILLED, TERMINATED].contains(&status.as_str());
-        Some(match self.is_killed || is_of_signal {
-            true => {
-                let why = "its container was ended through the engine, and not by this program";
-                (FailureKind::Terminated, why.to_owned())
-            }
-            false if of_memory && status == KILLED => {
-                (FailureKind::OutOfMemory, "the memory of its container ran out".to_owned())
-            }
-            false => (FailureKind::Terminated, format!("{ENDED_BY_ITSELF}{status}")),
+        // An init process that ignores the signal ends later, by itself.
+        let by_signal =
+            self.is_signalled && [SIGKILL_STATUS, SIGTERM_STATUS].contains(&status.as_str());
+        Some(if self.is_killed || by_signal {
+            ExitReason::KilledThroughEngine
+        } else if by_memory && status == SIGKILL_STATUS {
+            ExitReason::OutOfMemory
+        } else {
+            ExitReason::InitExited { status }
         })
     }
 
-    /// Whether its memory ran out when it ended. Before, that was another process, which it has outlived.
-    fn is_of_memory(&self) -> bool {
-        let since = self.ran_out.zip(self.ended).map(|(ran_out, ended)| {
-            Duration::from_nanos(u64::try_from(ended.saturating_sub(ran_out)).unwrap_or_default())
+    /// Returns true if memory ran out shortly before the exit. Longer before, it ran out for another process, which the
+    /// container outlived.
+    fn is_by_memory(&self) -> bool {
+        let since = self.last_oom.zip(self.ended).map(|(last_oom, ended)| {
+            Duration::from_nanos(u64::try_from(ended.saturating_sub(last_oom)).unwrap_or_default())
         });
         self.out_of_memory && since.is_none_or(|since| since <= OOM_WINDOW)
     }
@@ -161,89 +192,91 @@ mod tests {
     use bollard::models::EventActor;
     use serde_json::{Value, json};
 
-    fn told(events: &[(&str, &str, &str)]) -> Option<(FailureKind, String)> {
+    fn failure_after(events: &[(&str, &str, &str)]) -> Option<(FailureKind, String)> {
         let at_once: Vec<_> = events.iter().map(|event| (0, *event)).collect();
-        told_at(&at_once)
+        failure_after_timed(&at_once)
     }
 
-    /// The same, each after so many seconds.
-    fn told_at(events: &[(i64, (&str, &str, &str))]) -> Option<(FailureKind, String)> {
-        let mut told = EngineEvents::default();
+    /// Takes each event with its second.
+    fn failure_after_timed(events: &[(i64, (&str, &str, &str))]) -> Option<(FailureKind, String)> {
+        let mut seen = EngineEvents::default();
         for (second, (action, name, value)) in events {
             let attributes = HashMap::from([((*name).to_owned(), (*value).to_owned())]);
             let actor = EventActor { attributes: Some(attributes), ..EventActor::default() };
-            told.take(EventMessage {
+            seen.add(EventMessage {
                 action: Some((*action).to_owned()),
                 actor: Some(actor),
                 time_nano: Some(1_800_000_000_000_000_000 + second * 1_000_000_000),
                 ..EventMessage::default()
             });
         }
-        told.reason()
+        Some(seen.reason()?.failure())
     }
 
-    /// Events are asked for by the engine's clock, which nobody sets by this one.
+    /// Events are requested by the engine's clock, which may differ from the clock here.
     #[tokio::test]
-    async fn an_end_is_told_whatever_the_time_is_where_the_engine_is() {
+    async fn a_reason_is_found_whatever_the_clock_of_the_engine_shows() {
         for ahead in [0, 7200, -7200] {
             let engine = FakeEngine::start(move |request, _| {
                 let (path, query) = request.path.split_once('?').unwrap_or_default();
-                let asked = |name: &str| {
+                let parameter = |name: &str| {
                     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
                     let (_, value) = pairs.find(|(known, _)| *known == name).unwrap();
                     value.parse::<i64>().unwrap()
                 };
                 let there = Utc::now().timestamp() + ahead;
                 let event = json!({"Action": "die", "Actor": {"Attributes": {"exitCode": "3"}}});
-                let is_recent = (asked("since")..=asked("until")).contains(&there);
+                let is_recent = (parameter("since")..=parameter("until")).contains(&there);
                 match path {
                     "events" if is_recent => Answer::now(200, format!("{event}\n").into()),
                     "events" => Answer::now(200, Value::String(String::new())),
                     _ => Answer::now(404, json!({"message": "No such container"})),
                 }
             });
-            let (kind, why) = query(&engine.docker(), "x", ahead).await.unwrap();
-            assert!(kind == FailureKind::Terminated && why.ends_with('3'), "{ahead}: {kind} {why}");
-            // The control: by the clock of this host it is not found.
+            let reason = query(&engine.docker(), "x", ahead).await.unwrap();
+            assert_eq!(reason, ExitReason::InitExited { status: "3".into() }, "{ahead}");
+            // Control: the clock of this host finds it only where both clocks agree.
             let otherwise = query(&engine.docker(), "x", 0).await;
             assert_eq!(otherwise.is_some(), ahead == 0, "{ahead}");
         }
     }
 
     #[test]
-    fn what_came_long_before_is_not_why_it_has_ended() {
+    fn an_event_long_before_the_exit_is_not_its_reason() {
         let (oom, died) = (("oom", "", ""), ("die", "exitCode", "137"));
-        let (kind, _) = told_at(&[(0, oom), (3, died)]).unwrap();
+        let (kind, _) = failure_after_timed(&[(0, oom), (3, died)]).unwrap();
         assert_eq!(kind, FailureKind::OutOfMemory);
-        // A process of the code, and then somebody on the engine's host.
-        let (kind, why) = told_at(&[(0, oom), (30, died)]).unwrap();
+        // Memory ran out for a process of the code; later a user of the engine's host ended the container.
+        let (kind, why) = failure_after_timed(&[(0, oom), (30, died)]).unwrap();
         assert!(kind == FailureKind::Terminated && why.contains("status 137"), "{kind} {why}");
-        let (kind, _) = told_at(&[(0, oom), (29, oom), (30, died)]).unwrap();
+        let (kind, _) = failure_after_timed(&[(0, oom), (29, oom), (30, died)]).unwrap();
         assert_eq!(kind, FailureKind::OutOfMemory);
-        // The first process heeds no SIGTERM.
+        // The init process ignores SIGTERM.
         let sent = ("kill", "signal", "15");
-        let (kind, why) = told_at(&[(0, sent), (20, ("die", "exitCode", "1"))]).unwrap();
+        let (kind, why) =
+            failure_after_timed(&[(0, sent), (20, ("die", "exitCode", "1"))]).unwrap();
         assert!(kind == FailureKind::Terminated && why.contains("status 1"), "{kind} {why}");
-        let (_, why) = told_at(&[(0, sent), (10, ("kill", "signal", "9")), (10, died)]).unwrap();
+        let killed = ("kill", "signal", "9");
+        let (_, why) = failure_after_timed(&[(0, sent), (10, killed), (10, died)]).unwrap();
         assert!(why.contains("through the engine"), "{why}");
     }
 
     #[test]
-    fn the_end_is_told_by_what_came_before_it() {
+    fn a_reason_follows_from_the_events_before_the_exit() {
         let (oom, died) = (("oom", "", ""), ("die", "exitCode", "137"));
         let killed = ("kill", "signal", "9");
         for (events, kind, part) in [
             (&[oom, died][..], FailureKind::OutOfMemory, "memory"),
             (&[killed, died], FailureKind::Terminated, "through the engine"),
-            // A process of the code has been ended for its memory, a while before somebody ended all.
+            // Memory ran out for a process of the code, before the container was killed.
             (&[oom, killed, died], FailureKind::Terminated, "through the engine"),
             (&[oom, ("die", "exitCode", "1")], FailureKind::Terminated, "status 1"),
             (&[died], FailureKind::Terminated, "status 137"),
             (&[("kill", "signal", "10"), died], FailureKind::Terminated, "status 137"),
         ] {
-            let (told, why) = told(events).unwrap();
-            assert!(told == kind && why.contains(part), "{events:?}: {told} {why}");
+            let (found, why) = failure_after(events).unwrap();
+            assert!(found == kind && why.contains(part), "{events:?}: {found} {why}");
         }
-        assert_eq!(told(&[oom]), None, "it has not ended");
+        assert_eq!(failure_after(&[oom]), None, "it has not ended");
     }
 }

@@ -1,4 +1,4 @@
-//! An engine for tests that answers what a test wants, on a socket of its own.
+//! A fake engine for tests: it gives the answers of a closure, on its own socket.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,23 +12,23 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::engine::Engine;
 
-/// What an engine is asked.
+/// A request to the engine.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// Without the version that it begins with.
+    /// The path without its API version.
     pub(crate) path: String,
     pub(crate) body: Value,
 }
 
-/// What it answers, and when.
+/// An answer and its delay.
 #[derive(Debug)]
 pub(crate) struct Answer {
     after: Duration,
-    /// None at all without one.
+    /// `None` breaks the connection instead.
     status: Option<u16>,
     body: Value,
-    says: Option<&'static str>,
+    event: Option<&'static str>,
 }
 
 impl Answer {
@@ -37,55 +37,55 @@ impl Answer {
     }
 
     pub(crate) fn after(after: Duration, status: u16, body: Value) -> Self {
-        Self { after, status: Some(status), body, says: None }
+        Self { after, status: Some(status), body, event: None }
     }
 
-    /// The connection breaks.
+    /// Breaks the connection.
     pub(crate) fn lost() -> Self {
-        Self { after: Duration::ZERO, status: None, body: Value::Null, says: None }
+        Self { after: Duration::ZERO, status: None, body: Value::Null, event: None }
     }
 
-    /// Says it when it is time to answer.
-    pub(crate) fn saying(mut self, what: &'static str) -> Self {
-        self.says = Some(what);
+    /// Logs an event when the answer is sent.
+    pub(crate) fn logging(mut self, event: &'static str) -> Self {
+        self.event = Some(event);
         self
     }
 }
 
-/// What has happened there.
+/// Events of a fake engine, in order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said(Arc<Mutex<Vec<String>>>);
+pub(crate) struct EventLog(Arc<Mutex<Vec<String>>>);
 
-impl Said {
-    pub(crate) fn add(&self, what: &str) {
-        self.0.lock().unwrap().push(what.to_owned());
+impl EventLog {
+    pub(crate) fn add(&self, event: &str) {
+        self.0.lock().unwrap().push(event.to_owned());
     }
 
-    pub(crate) fn has(&self, what: &str) -> bool {
-        self.0.lock().unwrap().iter().any(|said| said == what)
+    pub(crate) fn has(&self, event: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|logged| logged == event)
     }
 }
 
 pub(crate) struct FakeEngine {
     folder: tempfile::TempDir,
-    said: Said,
+    log: EventLog,
 }
 
 impl FakeEngine {
     pub(crate) fn start(
-        answer: impl Fn(&Request, &Said) -> Answer + Send + Sync + 'static,
+        answer: impl Fn(&Request, &EventLog) -> Answer + Send + Sync + 'static,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
-        let (said, answer) = (Said::default(), Arc::new(answer));
-        let there = said.clone();
+        let (log, answer) = (EventLog::default(), Arc::new(answer));
+        let server_log = log.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (answer, said) = (Arc::clone(&answer), there.clone());
-                tokio::spawn(async move { serve(stream, &*answer, &said).await });
+                let (answer, log) = (Arc::clone(&answer), server_log.clone());
+                tokio::spawn(async move { serve(stream, &*answer, &log).await });
             }
         });
-        Self { folder, said }
+        Self { folder, log }
     }
 
     pub(crate) fn address(&self) -> String {
@@ -96,56 +96,56 @@ impl FakeEngine {
         Docker::connect_with_unix(&self.address(), 120, API_DEFAULT_VERSION).unwrap()
     }
 
-    pub(crate) fn daemon(&self) -> Engine {
+    pub(crate) fn engine(&self) -> Engine {
         Engine::at(&self.address())
     }
 
-    pub(crate) fn add(&self, what: &str) {
-        self.said.add(what);
+    pub(crate) fn add(&self, event: &str) {
+        self.log.add(event);
     }
 
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.said.0.lock().unwrap().clone()
+    pub(crate) fn events(&self) -> Vec<String> {
+        self.log.0.lock().unwrap().clone()
     }
 }
 
-/// A snapshot on disk, of which those notes are known.
-pub(crate) fn store_snapshot(store: &SnapshotStore, name: &str, notes: Value) {
-    // It makes the directory as it has to be.
+/// Stores a snapshot with that manifest.
+pub(crate) fn store_snapshot(store: &SnapshotStore, name: &str, manifest: Value) {
+    // Creates the directory with the right mode.
     store.number("test").unwrap();
     let directory = store.directory().unwrap().join(name);
     std::fs::create_dir_all(&directory).unwrap();
     let mut all = json!({"packages_inside": false, "wanted": [], "python": null});
-    all.as_object_mut().unwrap().extend(notes.as_object().unwrap().clone());
+    all.as_object_mut().unwrap().extend(manifest.as_object().unwrap().clone());
     let info = SnapshotInfo { name: name.to_owned(), ..SnapshotInfo::default() };
     let text = json!({"info": info, "parts": [], "notes": all}).to_string();
     std::fs::write(directory.join("snapshot.json"), text).unwrap();
 }
 
-/// One request on each connection.
+/// Serves one request per connection.
 async fn serve(
     mut stream: UnixStream,
-    answer: &(impl Fn(&Request, &Said) -> Answer + Sync),
-    said: &Said,
+    answer: &(impl Fn(&Request, &EventLog) -> Answer + Sync),
+    log: &EventLog,
 ) -> Option<()> {
     let request = read_request(&mut stream).await?;
-    let Answer { after, status, body, says } = answer(&request, said);
+    let Answer { after, status, body, event } = answer(&request, log);
     tokio::time::sleep(after).await;
-    if let Some(says) = says {
-        said.add(says);
+    if let Some(event) = event {
+        log.add(event);
     }
     let body = match body {
         Value::Null => String::new(),
-        // Several answers in one.
+        // Several JSON values, one on each line.
         Value::String(lines) => lines,
         body => body.to_string(),
     };
     let head = format!(
-        "HTTP/1.1 {} Said\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {} Answer\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         status?,
         body.len()
     );
-    // Whoever has asked may be gone.
+    // The client may have closed the connection.
     stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await.ok()
 }
 

@@ -1,44 +1,44 @@
-//! GPUs of the engine's host: which are asked for, and whether the engine can give any.
+//! GPUs of the engine's host: the requested number, and a check that the engine can provide any.
 //!
-//! Engines give them by number and not by type, through the toolkit of their vendor:
+//! Engines provide GPUs by number and not by type, through the toolkit of their vendor:
 //! <https://docs.docker.com/engine/containers/gpu/>.
 
 use bollard::models::{DeviceRequest, SystemInfo};
 use sandbox_core::{Error, Result};
 
-use crate::engine::Engine;
-
 /// The runtime that the toolkit adds to an engine.
 const RUNTIME: &str = "nvidia";
 
-/// What newer engines list of such devices begins with.
-const DEVICE: &str = "nvidia.com/gpu";
+/// Prefix of the ids by which newer engines list such devices.
+const DEVICE_PREFIX: &str = "nvidia.com/gpu";
 
-/// How an engine says that it has no driver for what is asked for.
+/// Words of an engine without a driver for the requested devices.
 const NO_DRIVER: &str = "could not select device driver";
 
-/// As many GPUs as a container shall have.
+/// Number of GPUs of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gpus {
-    /// One of them, whichever.
+    /// Any one GPU.
     One,
-    /// Every one that there is.
+    /// Every GPU of the host.
     All,
 }
 
 impl Gpus {
-    /// What `gpu` asks for.
+    /// Parses the field `gpu`.
     ///
     /// # Errors
     /// `Unsupported` for a type.
-    pub(crate) fn parse(asked: &str) -> Result<Self> {
-        match asked.to_ascii_lowercase().as_str() {
+    pub(crate) fn parse(requested: &str) -> Result<Self> {
+        match requested.to_ascii_lowercase().as_str() {
             "any" => Ok(Self::One),
             "all" => Ok(Self::All),
-            _ => Err(refuse(format!("a GPU of the type {asked:?} cannot be asked of an engine"))
-                .with_hint(
-                    "engines know GPUs by number alone: `any` is one of them, `all` is every one",
-                )),
+            _ => Err(unsupported(format!(
+                "an engine cannot provide a GPU of the type {requested:?}"
+            ))
+            .with_hint(
+                "engines know GPUs only by number: `any` is one of them, `all` is every one",
+            )),
         }
     }
 
@@ -49,7 +49,7 @@ impl Gpus {
         }
     }
 
-    /// The request for them, as `docker run --gpus` makes it.
+    /// Returns the request for the GPUs, like that of `docker run --gpus`.
     pub(crate) fn request(self) -> DeviceRequest {
         DeviceRequest {
             driver: None,
@@ -63,44 +63,45 @@ impl Gpus {
         }
     }
 
-    /// Refuses an engine that cannot give any, before a container is made.
+    /// Refuses an engine that cannot provide GPUs, before a container is created.
     ///
     /// # Errors
     /// `Unsupported`.
-    pub(crate) fn check(daemon: &Engine, has_gpus: bool) -> Result<()> {
-        if daemon.is_podman() {
-            return Err(refuse("Podman heeds no request for a GPU".to_owned())
+    pub(crate) fn check(engine_name: &str, is_podman: bool, has_gpus: bool) -> Result<()> {
+        if is_podman {
+            return Err(unsupported("Podman ignores requests for a GPU".to_owned())
                 .with_hint("use Docker with the NVIDIA Container Toolkit"));
         }
-        if has_gpus { Ok(()) } else { Err(none(&daemon.name)) }
+        if has_gpus { Ok(()) } else { Err(no_gpus(engine_name)) }
     }
 }
 
-/// Whether an engine says that it can give GPUs.
-pub(crate) fn are_there(info: &SystemInfo) -> bool {
+/// Returns true for an engine that reports GPUs.
+pub(crate) fn are_available(info: &SystemInfo) -> bool {
     let has_runtime = info.runtimes.as_ref().is_some_and(|known| known.contains_key(RUNTIME));
     let mut devices = info.discovered_devices.iter().flatten();
     has_runtime
-        || devices.any(|device| device.id.as_deref().is_some_and(|id| id.starts_with(DEVICE)))
+        || devices
+            .any(|device| device.id.as_deref().is_some_and(|id| id.starts_with(DEVICE_PREFIX)))
 }
 
-/// Whether that is why an engine has refused a container.
+/// Returns true if an engine refused a container for its GPUs.
 pub(crate) fn is_refusal(message: &str) -> bool {
     message.to_ascii_lowercase().contains(NO_DRIVER)
 }
 
-/// How an engine gets to have some.
-pub(crate) const HOW: &str = "install the NVIDIA Container Toolkit where the engine is and run `nvidia-ctk runtime configure` \
+/// Hint for an engine without GPUs.
+pub(crate) const INSTALL_HINT: &str = "install the NVIDIA Container Toolkit where the engine is and run `nvidia-ctk runtime configure` \
      there: `docker info` then lists the runtime nvidia";
 
-fn none(engine: &str) -> Error {
-    refuse(format!(
-        "the engine has no GPUs to give: {engine} lists neither the runtime nvidia nor such devices"
+fn no_gpus(engine: &str) -> Error {
+    unsupported(format!(
+        "the engine has no GPUs: {engine} lists neither the runtime nvidia nor such devices"
     ))
-    .with_hint(HOW)
+    .with_hint(INSTALL_HINT)
 }
 
-fn refuse(message: String) -> Error {
+fn unsupported(message: String) -> Error {
     Error::unsupported("create", message).with_context("field", "gpu")
 }
 
@@ -116,8 +117,8 @@ mod tests {
     use crate::config::DockerConfig;
     use crate::fake_engine::{Answer, FakeEngine};
 
-    /// What comes of asking an engine that says this of itself, and the requests for a container that it has seen.
-    async fn asked(gpu: &str, version: Value, info: Value) -> (Error, Vec<Value>) {
+    /// Creates a sandbox with a GPU. Returns the error, and the requests for devices that the engine has seen.
+    async fn create(gpu: &str, version: Value, info: Value) -> (Error, Vec<Value>) {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let requests = Arc::clone(&seen);
         let engine = FakeEngine::start(move |request, _| {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gpus_are_refused_before_a_container_is_made_where_there_are_none() {
+    async fn gpus_are_refused_before_a_container_is_created_where_there_are_none() {
         let docker = json!({"ApiVersion": "1.41"});
         let podman = json!({
             "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine", "Version": "4.3.1"}],
@@ -166,7 +167,7 @@ mod tests {
             ("T4", &docker, &with, "by number"),
             ("any", &podman, &with, "Docker"),
         ] {
-            let (error, seen) = asked(gpu, version.clone(), info.clone()).await;
+            let (error, seen) = create(gpu, version.clone(), info.clone()).await;
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{gpu}: {error:?}");
             assert!(error.hint().is_some_and(|hint| hint.contains(part)), "{gpu}: {error:?}");
             assert_eq!(seen, Vec::<Value>::new(), "{gpu}");
@@ -174,17 +175,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gpus_are_asked_for_where_an_engine_says_that_it_has_them() {
+    async fn gpus_are_requested_from_an_engine_that_reports_them() {
         let docker = json!({"ApiVersion": "1.41"});
         let runtime = json!({"CgroupDriver": "systemd", "Runtimes": {"nvidia": {"path": "n"}}});
         let device = json!({
             "CgroupDriver": "systemd", "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}],
         });
         for (gpu, info, count) in [("any", runtime, 1), ("all", device, -1)] {
-            let (error, seen) = asked(gpu, docker.clone(), info).await;
+            let (error, seen) = create(gpu, docker.clone(), info).await;
             let request = json!([{"Count": count, "Capabilities": [["gpu"]]}]);
             assert_eq!(seen, [request], "{gpu}");
-            // One that says so and has no driver after all.
+            // This engine reports GPUs and has no driver after all.
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
             assert!(error.hint().is_some_and(|hint| hint.contains("nvidia-ctk")), "{error:?}");
         }

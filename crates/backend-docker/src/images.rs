@@ -1,9 +1,10 @@
-//! Images of an engine: listed, pulled, and built from the recipe of this project.
+//! Images of an engine: listed, inspected, pulled, and built from the Dockerfile of this project.
 
 use std::collections::HashMap;
 
 use bollard::Docker;
 use bollard::errors::Error as Cause;
+use bollard::models::ImageInspect;
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, CreateImageOptionsBuilder, ListImagesOptions,
 };
@@ -12,37 +13,37 @@ use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
 
 use crate::config::{DEFAULT_IMAGE, DockerConfig};
 use crate::engine::Engine;
-use crate::error::parse_error;
-use crate::label::label;
+use crate::error::{image_not_found, parse_error};
+use crate::label::runner_label;
 
-/// What the image is made by: `docker/Dockerfile` of this project.
-const RECIPE: &str = include_str!("Dockerfile");
+/// The Dockerfile of the image: `docker/Dockerfile` of this project.
+const DOCKERFILE: &str = include_str!("Dockerfile");
 
-/// The images of an engine.
+/// Lists, pulls and builds the images of an engine.
 #[derive(Debug)]
 pub struct Images {
     docker: Docker,
 }
 
-/// What an image shall be built with. Made by [`ImageBuild::default`].
+/// Options of an image build, all optional. Start from [`ImageBuild::default`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ImageBuild {
-    /// Its name. Default: [`DEFAULT_IMAGE`].
+    /// Name of the image. Default: [`DEFAULT_IMAGE`].
     pub name: Option<String>,
-    /// The image it starts from: any Debian with `python3` and its `venv` module, 3.9 or later. Default: that of the recipe.
+    /// Base image: any Debian with `python3` and its `venv` module, 3.9 or later. Default: that of the Dockerfile.
     pub base: Option<String>,
-    /// Python packages that it has besides, as pip takes them.
+    /// Further Python packages, in the syntax of pip.
     pub packages: Vec<String>,
-    /// Where pip fetches from. Default: where pip does. The history of the image keeps it, with a password that is in it.
+    /// Package index of pip. Default: pip's own. The history of the image keeps the URL, including a password in it.
     pub index_url: Option<String>,
-    /// Certificates (PEM) that are trusted while packages are fetched, instead of the usual ones. The image does not keep
+    /// Certificates (PEM) that are trusted while packages are fetched, instead of the default ones. The image does not keep
     /// them.
     pub ca_bundle: Option<Vec<u8>>,
-    /// What runs the code of its sandboxes when they do not say it, as the option `engine` has it, such as `jupyter:ir`. Default:
-    /// what the label [`ENGINE_LABEL`](crate::ENGINE_LABEL) of the base says, or else `python`.
+    /// Default of the option `engine` for sandboxes of the image, such as `jupyter:ir`. Default: the label
+    /// [`ENGINE_LABEL`](crate::ENGINE_LABEL) of the base, or else `python`.
     pub engine: Option<String>,
-    /// The network of the build, such as `host`. Default: that of the engine.
+    /// Network of the build, such as `host`. Default: that of the engine.
     pub network: Option<String>,
 }
 
@@ -50,13 +51,13 @@ pub struct ImageBuild {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Image {
-    /// Such as `code-sandboxes:latest`.
+    /// Name with tag, such as `code-sandboxes:latest`.
     pub name: String,
-    /// The id, the digest of its configuration.
+    /// Id: the digest of the image's configuration.
     pub id: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// When it was made, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created_at: i64,
 }
 
@@ -65,7 +66,7 @@ impl Images {
         Self { docker: docker.clone() }
     }
 
-    /// Those of the engine that a [`crate::DockerBackend`] would use.
+    /// Connects to the engine that a [`crate::DockerBackend`] would use.
     ///
     /// # Errors
     /// `Unavailable` when no engine answers within five seconds, `PermissionDenied` when this user may not use it.
@@ -73,10 +74,10 @@ impl Images {
         Ok(Self { docker: Engine::connect(config).await?.docker })
     }
 
-    /// Every name of every image, in order. Images without a name are left out.
+    /// Lists every name of every image, sorted. Images without a name are left out.
     ///
     /// # Errors
-    /// What the engine says.
+    /// Those of the engine.
     pub async fn list(&self) -> Result<Vec<Image>> {
         let found = self
             .docker
@@ -100,32 +101,32 @@ impl Images {
         Ok(all)
     }
 
-    /// Fetches an image from its registry. A name without a tag means `latest`. `progress` is told each step.
+    /// Pulls an image from its registry. A name without a tag means `latest`. `progress` gets each step.
     ///
     /// # Errors
-    /// `NotFound` when there is none of that name, `Unavailable` when the registry cannot be reached, and what else the engine
-    /// says.
+    /// `NotFound` when there is no image of that name, `Unavailable` when the registry cannot be reached, and those of the
+    /// engine.
     ///
     /// # Cancellation
-    /// The engine gives up, and keeps the layers that it has.
+    /// The engine stops the pull, and keeps the layers that it has.
     pub async fn pull(&self, name: &str, progress: impl FnMut(&str)) -> Result<()> {
         let options = CreateImageOptionsBuilder::default().from_image(name);
         let tagged =
             name.contains('@') || name.rsplit('/').next().is_some_and(|last| last.contains(':'));
         let options = if tagged { options } else { options.tag("latest") };
         let steps = self.docker.create_image(Some(options.build()), None, None);
-        let words = steps.map(|step| {
+        let lines = steps.map(|step| {
             step.map(|step| match (step.id, step.status, step.progress_detail) {
-                // Nobody reads how many bytes there are of each layer, ten times a second.
+                // Byte counts of each layer come ten times a second and are left out.
                 (_, _, Some(detail)) if detail.current.is_some() => None,
                 (Some(id), Some(status), _) => Some(format!("{id}: {status}")),
                 (_, status, _) => status,
             })
         });
-        report_lines(words, progress).await.map_err(|error| not_pulled(name, error))
+        report_lines(lines, progress).await.map_err(|error| pull_error(name, error))
     }
 
-    /// Fetches an image as [`Images::pull`] does, unless the engine has it. Whether it was fetched.
+    /// Pulls an image like [`Images::pull`], unless the engine has it. Returns whether it was pulled.
     ///
     /// # Errors
     /// Those of [`Images::pull`].
@@ -139,43 +140,54 @@ impl Images {
         }
     }
 
-    /// Builds the image of this project. `progress` is told each line. Its name, once it is done.
+    /// Builds the image of this project and returns its name. `progress` gets each line.
     ///
     /// # Errors
-    /// `InvalidArgument` for what cannot be part of it, `NotFound` when there is no such base, `Unavailable` when a step fails:
-    /// `progress` has been told what it said.
+    /// `InvalidArgument` for an option that cannot be used, `NotFound` when there is no such base, `Unavailable` when a step
+    /// fails: `progress` got its output.
     ///
     /// # Cancellation
-    /// The engine stops building.
+    /// The engine stops the build.
     pub async fn build(&self, build: &ImageBuild, progress: impl FnMut(&str)) -> Result<String> {
         let name = build.name.clone().unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
         let arguments = arguments(build)?;
         let mut options = BuildImageOptionsBuilder::default().t(&name).rm(true).forcerm(true);
         options = options.buildargs(&arguments);
         if let Some(engine) = &build.engine {
-            options = options.labels(&label(engine)?);
+            options = options.labels(&runner_label(engine)?);
         }
         if let Some(network) = &build.network {
             options = options.networkmode(network);
         }
         let context = bollard::body_full(context(build)?.into());
         let steps = self.docker.build_image(options.build(), None, Some(context));
-        let words = steps.map(|step| step.map(|step| step.stream.or(step.status)));
-        report_lines(words, progress).await.map_err(|error| not_built(&name, error))?;
+        let lines = steps.map(|step| step.map(|step| step.stream.or(step.status)));
+        report_lines(lines, progress).await.map_err(|error| build_error(&name, error))?;
         Ok(name)
     }
 }
 
-/// Arguments of the recipe.
+/// Inspects an image.
+///
+/// # Errors
+/// `NotFound`, with how to get it, for an image that the engine does not have.
+pub(crate) async fn inspect(docker: &Docker, name: &str) -> Result<ImageInspect> {
+    docker.inspect_image(name).await.map_err(|error| match error {
+        Cause::DockerResponseServerError { status_code: 404, .. } => image_not_found(name),
+        error => parse_error("create", error),
+    })
+}
+
+/// Returns the build arguments of the Dockerfile.
 fn arguments(build: &ImageBuild) -> Result<HashMap<String, String>> {
     let packages = build.packages.join(" ");
-    // They are words of a shell line in the recipe.
+    // Packages are words of a shell line in the Dockerfile.
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-[],=!~+:/@".contains(c);
     if let Some(package) = build.packages.iter().find(|package| {
         package.is_empty() || package.starts_with('-') || !package.chars().all(plain)
     }) {
         let message =
-            format!("{package:?} is no package with at most one version, such as numpy==2.2.0");
+            format!("{package:?} is not a package with at most one version, such as numpy==2.2.0");
         return Err(Error::invalid("packages", message));
     }
     let given = [
@@ -187,7 +199,7 @@ fn arguments(build: &ImageBuild) -> Result<HashMap<String, String>> {
     Ok(given.collect())
 }
 
-/// The files of the build, as an archive.
+/// Packs the files of the build into an archive.
 fn context(build: &ImageBuild) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |name: &str, content: &[u8]| {
@@ -196,12 +208,12 @@ fn context(build: &ImageBuild) -> Result<Vec<u8>> {
         header.set_mode(0o644);
         archive.append_data(&mut header, name, content)
     };
-    let added = add("Dockerfile", RECIPE.as_bytes()).and_then(|()| match &build.ca_bundle {
+    let added = add("Dockerfile", DOCKERFILE.as_bytes()).and_then(|()| match &build.ca_bundle {
         Some(bundle) => add("ca-bundle.crt", bundle),
         None => Ok(()),
     });
     added.and_then(|()| archive.into_inner()).map_err(|error| {
-        Error::new(ErrorKind::Unexpected, BUILD, "the files of the build cannot be packed")
+        Error::new(ErrorKind::Unexpected, BUILD, "the files of the build could not be packed")
             .with_source(error)
     })
 }
@@ -209,10 +221,10 @@ fn context(build: &ImageBuild) -> Result<Vec<u8>> {
 const BUILD: &str = "build_image";
 const PULL: &str = "pull_image";
 
-/// How engines mark what a step said on standard error.
+/// Escape sequences by which engines mark the standard error of a step.
 const STDERR_COLORS: [&str; 2] = ["\u{1b}[91m", "\u{1b}[0m"];
 
-/// Tells each line, up to the end or what ends it early.
+/// Passes each line to `progress` until the steps end or one fails.
 async fn report_lines(
     steps: impl Stream<Item = Result<Option<String>, Cause>>,
     mut progress: impl FnMut(&str),
@@ -220,60 +232,60 @@ async fn report_lines(
     let mut steps = std::pin::pin!(steps);
     while let Some(step) = steps.next().await {
         if let Some(text) = step? {
-            let text = STDERR_COLORS.iter().fold(text, |text, mark| text.replace(mark, ""));
+            let text = STDERR_COLORS.iter().fold(text, |text, color| text.replace(color, ""));
             text.lines().map(str::trim_end).filter(|line| !line.is_empty()).for_each(&mut progress);
         }
     }
     Ok(())
 }
 
-/// What an engine said about a name that it could not find.
-fn is_missing(said: &str) -> bool {
-    let said = said.to_ascii_lowercase();
+/// Returns true if an engine's message is about an image that does not exist.
+fn is_missing(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
     ["not found", "pull access denied", "manifest unknown", "no such image", "invalid reference"]
         .iter()
-        .any(|words| said.contains(words))
+        .any(|words| message.contains(words))
 }
 
-fn words(error: Cause) -> String {
-    let said = match error {
+fn message_of(error: Cause) -> String {
+    let message = match error {
         Cause::DockerResponseServerError { message, .. } => message,
         Cause::DockerStreamError { error } => error,
         other => other.to_string(),
     };
-    // The whole recipe stands before that.
-    let status = said.rsplit_once("returned a non-zero code: ");
+    // The message of a failed step begins with the whole step.
+    let status = message.rsplit_once("returned a non-zero code: ");
     status.map_or_else(
-        || said.trim().to_owned(),
+        || message.trim().to_owned(),
         |(_, code)| format!("a step ended with status {code}"),
     )
 }
 
-fn not_pulled(name: &str, error: Cause) -> Error {
-    let said = words(error);
-    let failed = if is_missing(&said) {
-        Error::new(ErrorKind::NotFound, PULL, format!("there is no image {name} to pull: {said}"))
-            .with_hint("look at the name; for what is not public, log in with `docker login` and pull with `docker pull`")
+fn pull_error(name: &str, error: Cause) -> Error {
+    let message = message_of(error);
+    let failed = if is_missing(&message) {
+        Error::new(ErrorKind::NotFound, PULL, format!("there is no image {name} to pull: {message}"))
+            .with_hint("check the name; for an image that is not public, log in with `docker login` and pull with `docker pull`")
     } else {
-        Error::new(ErrorKind::Unavailable, PULL, format!("{name} could not be pulled: {said}"))
+        Error::new(ErrorKind::Unavailable, PULL, format!("{name} could not be pulled: {message}"))
             .with_retry(Retry::Temporary)
-            .with_hint("the engine fetches it: it needs the network, or the image from elsewhere (`docker load`)")
+            .with_hint("the engine fetches it and needs the network; or load the image from a file (`docker load`)")
     };
     failed.with_effect(Effect::Unknown).with_context("image", name.to_owned())
 }
 
-fn not_built(name: &str, error: Cause) -> Error {
-    let said = words(error);
-    let (kind, hint) = if is_missing(&said) {
+fn build_error(name: &str, error: Cause) -> Error {
+    let message = message_of(error);
+    let (kind, hint) = if is_missing(&message) {
         (ErrorKind::NotFound, "name a base that the engine has or can pull, with `--base`")
     } else {
         (
             ErrorKind::Unavailable,
-            "the lines before say which step failed; without Docker's registry name another image with `--base`; behind a \
+            "the lines before show which step failed; without Docker's registry name another image with `--base`; behind a \
              proxy `--index-url`, `--ca-bundle` and `--build-network host` help",
         )
     };
-    Error::new(kind, BUILD, format!("{name} could not be built: {said}"))
+    Error::new(kind, BUILD, format!("{name} could not be built: {message}"))
         .with_hint(hint)
         .with_context("image", name.to_owned())
 }
@@ -291,15 +303,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_engine_has_is_not_fetched() {
-        let engine = FakeEngine::start(|request, said| {
+    async fn an_image_that_the_engine_has_is_not_pulled() {
+        let engine = FakeEngine::start(|request, log| {
             let path = request.path.split('?').next().unwrap_or_default();
             match (request.method.as_str(), path) {
-                ("GET", _) if path.contains("there") || said.has("pulled") => {
+                ("GET", _) if path.contains("there") || log.has("pulled") => {
                     Answer::now(200, json!({"Id": "x"}))
                 }
                 ("POST", "images/create") if request.path.contains("far") => {
-                    said.add("pulled");
+                    log.add("pulled");
                     Answer::now(200, json!({"id": "layer", "status": "Pull complete"}))
                 }
                 _ => Answer::now(404, json!({"message": "No such image"})),
@@ -310,7 +322,7 @@ mod tests {
         let mut steps = Vec::new();
         assert!(images.pull_missing("far:1", |step| steps.push(step.to_owned())).await.unwrap());
         assert_eq!(
-            (steps, engine.said()),
+            (steps, engine.events()),
             (vec!["layer: Pull complete".to_owned()], vec!["pulled".to_owned()])
         );
         let nowhere = FakeEngine::start(|_, _| Answer::now(404, json!({"message": "not found"})));
@@ -320,18 +332,18 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_words_and_nothing_of_the_shell() {
+    fn packages_have_no_syntax_of_the_shell() {
         let given = arguments(&with(&["numpy==2.2.0", "pandas[excel]"])).unwrap();
         assert_eq!(given["PACKAGES"], "numpy==2.2.0 pandas[excel]");
         assert!(!given.contains_key("BASE"));
-        for wrong in ["", "-e .", "a; b", "$(x)", "a && b", "a|b", "numpy>=2", "a\nb"] {
-            let error = arguments(&with(&[wrong])).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{wrong}");
+        for invalid in ["", "-e .", "a; b", "$(x)", "a && b", "a|b", "numpy>=2", "a\nb"] {
+            let error = arguments(&with(&[invalid])).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{invalid}");
         }
     }
 
     #[test]
-    fn certificates_are_beside_the_recipe() {
+    fn certificates_are_beside_the_dockerfile() {
         let names = |build: &ImageBuild| -> Vec<String> {
             let packed = context(build).unwrap();
             let mut archive = tar::Archive::new(&*packed);
@@ -345,14 +357,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_from_what_cannot_be_reached() {
+    fn a_missing_image_is_told_from_an_unreachable_registry() {
         let stream = |text: &str| Cause::DockerStreamError { error: text.into() };
-        let missing = stream("pull access denied for nobody/nothing, repository does not exist");
-        assert_eq!(not_pulled("x", missing).kind(), ErrorKind::NotFound);
+        let missing = stream("pull access denied for acme/missing, repository does not exist");
+        assert_eq!(pull_error("x", missing).kind(), ErrorKind::NotFound);
         let far = stream("Get \"https://registry.example/v2/\": dial tcp: lookup failed");
-        assert_eq!(not_pulled("x", far).kind(), ErrorKind::Unavailable);
+        assert_eq!(pull_error("x", far).kind(), ErrorKind::Unavailable);
         let step = stream("The command '/bin/sh -c set -e' returned a non-zero code: 1");
-        let failed = not_built("x", step);
+        let failed = build_error("x", step);
         assert_eq!(failed.kind(), ErrorKind::Unavailable);
         assert_eq!(failed.message(), "x could not be built: a step ended with status 1");
     }

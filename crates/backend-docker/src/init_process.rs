@@ -1,4 +1,4 @@
-//! The first process of a container, as one of this host.
+//! The init process of a container, as a process of this host.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -7,7 +7,7 @@ use bollard::Docker;
 use bollard::query_parameters::InspectContainerOptions;
 use sandbox_agent_client::LocateProcess;
 
-/// Whose number its engine says, which may be that of another process here.
+/// Locates an init process by the number that the engine reports, which may be that of another process here.
 #[derive(Debug)]
 pub(crate) struct InitProcess {
     docker: Docker,
@@ -19,7 +19,7 @@ impl InitProcess {
         Self { docker: docker.clone(), container: container.to_owned() }
     }
 
-    /// What the engine says. `None`: it does not, or the container does not run.
+    /// Returns the number that the engine reports, or `None` for a container that does not run.
     pub(crate) async fn host_pid(&self) -> Option<u32> {
         let options = None::<InspectContainerOptions>;
         let found = self.docker.inspect_container(&self.container, options).await;
@@ -30,14 +30,14 @@ impl InitProcess {
 
 #[async_trait]
 impl LocateProcess for InitProcess {
-    /// Processes of containers are in namespaces of their own: one in ours is not it.
+    /// Returns the number unless it is that of a process in this process's namespace, which is none of a container.
     async fn pid(&self) -> Option<u32> {
         let number = self.host_pid().await?;
         is_in_other_namespace(number).then_some(number)
     }
 }
 
-/// Whether a process is in another namespace of processes than this one.
+/// Returns true for a process in another PID namespace than this one.
 fn is_in_other_namespace(number: u32) -> bool {
     let namespace = |process: &str| {
         let namespace = std::fs::metadata(format!("/proc/{process}/ns/pid"));
@@ -58,13 +58,13 @@ mod tests {
         InitProcess::new(&engine.docker(), "one").pid().await
     }
 
-    /// An engine behind a socket of this host may be on another one, where numbers mean something else.
+    /// An engine behind a socket of this host may be on another host, where the numbers are those of other processes.
     #[tokio::test]
-    async fn a_process_of_ours_is_none_of_a_container() {
+    async fn a_process_of_this_namespace_is_none_of_a_container() {
         assert_eq!(pid(json!({"Pid": std::process::id()})).await, None);
         assert_eq!(pid(json!({"Pid": 0})).await, None, "it has not started, or has ended");
         assert_eq!(pid(json!({"Pid": i64::from(u32::MAX) + 2})).await, None);
-        assert_eq!(pid(json!({"Pid": (1 << 22) + 1})).await, None, "none has that number");
+        assert_eq!(pid(json!({"Pid": (1 << 22) + 1})).await, None, "no process has that number");
         assert_eq!(pid(json!({})).await, None);
     }
 }

@@ -1,39 +1,47 @@
-//! What sandboxes in containers do in their own way.
+//! Sandboxes with an agent: their hooks for snapshots, ports, pauses, system packages and metrics.
 
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bollard::Docker;
-use sandbox_agent_client::AgentUsage;
+use sandbox_agent_client::{AgentPorts, AgentUsage};
 use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
-use sandbox_engine::{EngineImage, InstanceHooks, Ports, SandboxBase, Snapshots, StandardInstance};
+use sandbox_engine::{
+    Connection, EngineImage, InstanceHooks, Ports, SandboxBase, Servers, Snapshots,
+    StandardInstance,
+};
 
-use crate::container_host::Freezer;
+use crate::pause::ContainerPauser;
 use crate::system_packages;
 
-/// One sandbox.
+/// Limits the connections of one sandbox at a time. What they have not read stays in transit, and is never more than half of
+/// the allowance: the other half is for the sandbox's code.
+const MAX_CONNECTIONS: usize = 16;
+
+/// Hint of a sandbox that cannot install system packages.
+const SYSTEM_PACKAGES_HINT: &str = "create the sandbox with a network and a writable root, which excludes a limit of the disk: \
+     `--writable-root --network all`; or put the packages into an image of your own, and name it with `--image`; in Rust: the \
+     provider option `writable_root`, or .image(..)";
+
+/// A sandbox with an agent.
 pub(crate) type DockerInstance = StandardInstance<DockerHooks>;
 
-/// A sandbox in a container.
+/// The verbs that containers implement themselves.
 #[derive(Debug)]
 pub(crate) struct DockerHooks {
     pub(crate) snapshots: Snapshots,
     pub(crate) ports: Ports,
     pub(crate) usage: AgentUsage,
-    pub(crate) freezer: Arc<Freezer>,
-    /// Whether files of the image may have changed.
+    pub(crate) pauser: Arc<ContainerPauser>,
+    /// Files of the image may have changed.
     pub(crate) writable_root: bool,
-    /// Where its engine is.
+    /// The engine's address.
     pub(crate) engine: String,
     pub(crate) container: ContainerRef,
 }
 
-/// Says what system packages take.
-const SYSTEM_PACKAGES_HINT: &str = "create the sandbox with a network and with a root that can be written to, which costs the limit of the disk: \
-     `--writable-root --network all`; or put them into an image of your own, and name it with `--image`; in Rust: the \
-     provider option `writable_root`, or .image(..)";
-
-/// Where the engine starts a package manager.
+/// A container by its name, with a client of its engine.
 #[derive(Clone, Debug)]
 pub(crate) struct ContainerRef {
     pub(crate) docker: Docker,
@@ -69,7 +77,7 @@ impl InstanceHooks for DockerHooks {
         let committed = match kind.writable_root {
             true => {
                 let store = kind.snapshots.store().number("create_snapshot")?;
-                Some(kind.freezer.commit(name, store).await?)
+                Some(kind.pauser.commit(name, store).await?)
             }
             false => None,
         };
@@ -99,14 +107,37 @@ impl InstanceHooks for DockerHooks {
     }
 
     async fn pause(instance: &DockerInstance) -> Result<()> {
-        instance.kind.freezer.freeze().await
+        instance.kind.pauser.pause().await
     }
 
     async fn resume(instance: &DockerInstance) -> Result<()> {
-        instance.kind.freezer.thaw().await
+        instance.kind.pauser.resume().await
     }
 
     async fn metrics(instance: &DockerInstance) -> Result<Metrics> {
         instance.kind.usage.metrics().await
     }
+}
+
+/// Exposes servers in a container through its agent, so that the container needs no network for them.
+#[derive(Debug)]
+struct ContainerServers {
+    ports: AgentPorts,
+}
+
+#[async_trait]
+impl Servers for ContainerServers {
+    async fn connect(&self, port: u16) -> io::Result<Box<dyn Connection>> {
+        let connected = self.ports.connect(port).await.map_err(io::Error::other)?;
+        Ok(Box::new(connected))
+    }
+
+    async fn closed(&self) {
+        self.ports.closed().await;
+    }
+}
+
+/// Returns the ports of one container.
+pub(crate) fn ports(ports: AgentPorts) -> Ports {
+    Ports::new(Arc::new(ContainerServers { ports }), MAX_CONNECTIONS)
 }

@@ -1,4 +1,4 @@
-//! The kernels of a container: where they listen, and how that is reached through the agent.
+//! Connects to the kernels of a container through its agent.
 
 use std::io;
 use std::ops::Range;
@@ -12,13 +12,13 @@ use sandbox_core::{Result, random_hex};
 use sandbox_engine::host::Process;
 use sandbox_kernel::launch::KernelDialer;
 
-/// Ports from which Linux takes none for itself.
-const QUIET: Range<u16> = 20_000..32_000;
+/// Ports outside of Linux's ephemeral range.
+const KERNEL_PORTS: Range<u16> = 20_000..32_000;
 
-/// The way into a container: its agent connects, and carries the bytes beside everything else.
+/// Dials kernels through the agent of their container, whose connection carries the bytes.
 #[derive(Debug)]
 pub(crate) struct AgentDialer {
-    pub(crate) there: AgentPorts,
+    pub(crate) ports: AgentPorts,
 }
 
 #[async_trait]
@@ -38,20 +38,20 @@ impl KernelDialer for AgentDialer {
         info: &ConnectionInfo,
         process: &dyn Process,
     ) -> Result<Option<Arc<dyn Dialer>>> {
-        let (there, info) = (self.there.clone(), info.clone());
-        Ok(Some(Arc::new(KernelTunnel { there, info, pid: process.pid() })))
+        let (ports, info) = (self.ports.clone(), info.clone());
+        Ok(Some(Arc::new(KernelTunnel { ports, info, pid: process.pid() })))
     }
 }
 
-/// Ports cannot be tried from here. That one of them is in use is rare, and the kernel is started again then.
+/// Chooses the first of five ports. They are not tried: one in use is rare, and then the kernel is started again.
 fn first_port(random: &str) -> u16 {
     let number = u16::from_str_radix(random, 16).unwrap_or_default();
-    QUIET.start + number % (QUIET.end - QUIET.start)
+    KERNEL_PORTS.start + number % (KERNEL_PORTS.end - KERNEL_PORTS.start)
 }
 
-/// The way to one kernel.
+/// Dials one kernel.
 struct KernelTunnel {
-    there: AgentPorts,
+    ports: AgentPorts,
     info: ConnectionInfo,
     pid: u32,
 }
@@ -59,19 +59,19 @@ struct KernelTunnel {
 #[async_trait]
 impl Dialer for KernelTunnel {
     async fn dial(&self, channel: Channel) -> io::Result<Box<dyn Io>> {
-        let there = match self.info.endpoint(channel) {
+        let listener = match self.info.endpoint(channel) {
             Endpoint::Tcp { port, .. } => Listener::Port(port),
             Endpoint::Ipc { path } => Listener::Socket(path.to_string_lossy().into_owned()),
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
-        let opened = self.there.open(&there, Some(self.peer(channel))).await;
+        let opened = self.ports.open(&listener, Some(self.peer(channel))).await;
         Ok(Box::new(opened.map_err(io::Error::other)?))
     }
 }
 
 impl KernelTunnel {
-    /// A reply ends a run, and a call of a tool shows what was written before; so both come after that. What a kernel
-    /// publishes is taken at once, because it drops what is not.
+    /// Returns how the agent orders a channel's bytes. Replies and tool calls come after the output that was written before
+    /// them. Published messages are read at once, because a kernel drops those that are not.
     fn peer(&self, channel: Channel) -> PeerProcess {
         PeerProcess { pid: self.pid, always: matches!(channel, Channel::Shell | Channel::Stdin) }
     }
@@ -82,10 +82,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_ports_are_there_for_every_first_one() {
+    fn every_first_port_has_four_successors() {
         for random in ["0000", "ffff", "2edf", "2ee0"] {
             let first = first_port(random);
-            assert!(QUIET.contains(&first) && first.checked_add(4).is_some(), "{first}");
+            assert!(KERNEL_PORTS.contains(&first) && first.checked_add(4).is_some(), "{first}");
         }
     }
 }

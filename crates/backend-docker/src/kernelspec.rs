@@ -1,4 +1,4 @@
-//! Which kernels an image has, and how one of them is started.
+//! Kernel specifications of an image: finds a kernel by name, and resolves how it is started.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,51 +16,51 @@ use sandbox_kernel::launch::KernelCommand;
 use crate::config::{DEFAULT_KERNEL, Options};
 use crate::container::HOME;
 
-/// The most bytes of one specification.
+/// Largest specification, in bytes.
 const MAX_SPEC_SIZE: u64 = 1 << 20;
 
 /// The provisioner that starts kernels as processes.
 const LOCAL_PROVISIONER: &str = "local-provisioner";
 
-/// What an image has.
+/// The kernels of an image.
 #[derive(Debug)]
 struct ImageKernels {
-    /// The interpreter that the agent is of.
+    /// The interpreter of the agent.
     python: AgentPython,
     /// Specifications by the names of kernels, in lower case.
     kernels: BTreeMap<String, Specification>,
 }
 
-/// A specification as it was read.
+/// An unparsed specification.
 #[derive(Debug)]
 struct Specification {
     folder: String,
     text: Vec<u8>,
 }
 
-/// A kernel of an image.
+/// A kernel of an image, ready to be started.
 #[derive(Debug)]
 pub(crate) struct ResolvedKernel {
     pub(crate) command: KernelCommand,
-    /// Whether it is one of the interpreter that the agent is of.
-    pub(crate) is_of_the_python: bool,
+    /// The kernel runs in the interpreter of the agent.
+    pub(crate) runs_in_agent_python: bool,
 }
 
-/// Finds the kernel of that name in a box, with the environment that programs have there.
+/// Finds the kernel of that name in a container, with the environment of programs there.
 ///
-/// It is read from files and asked of the agent: an interpreter that would look for it takes as long to start as a good
-/// part of a kernel.
+/// The specification is read as a file, and the agent reports its interpreter: a further interpreter would take a good part of
+/// the start of a kernel.
 pub(crate) async fn find_kernel(
-    pipe: &AgentConnection,
+    agent: &AgentConnection,
     options: &Options,
     name: &str,
     env: &BTreeMap<String, String>,
 ) -> Result<ResolvedKernel> {
-    let python = pipe.interpreter("ipykernel").await?;
-    let files = pipe.files("/");
+    let python = agent.interpreter("ipykernel").await?;
+    let files = agent.files("/");
     let mut kernels = BTreeMap::new();
     for folder in folders(&python.prefix, env) {
-        // One that is not there, or may not be looked into, has none.
+        // A folder that is missing or unreadable has no kernels.
         for entry in files.list(&folder).await.unwrap_or_default() {
             let name = entry.name.to_lowercase();
             if !kernels.contains_key(&name)
@@ -73,7 +73,7 @@ pub(crate) async fn find_kernel(
     ImageKernels { python, kernels }.kernel(name, options, env)
 }
 
-/// Where kernels are looked for, in the order in which Jupyter does.
+/// Lists the folders of kernels in the order of Jupyter.
 fn folders(prefix: &str, env: &BTreeMap<String, String>) -> Vec<String> {
     let variable = |name: &str| env.get(name).filter(|value| !value.is_empty());
     let named = variable("JUPYTER_PATH").map_or("", String::as_str).split(':');
@@ -126,7 +126,7 @@ impl ImageKernels {
         let Some(program) = argv.first() else {
             return Err(unusable(&LaunchError::NoProgram));
         };
-        let is_of_the_python = program == executable;
+        let runs_in_agent_python = program == executable;
         let own = kernel.variables(|name| env.get(name).cloned());
         let env = own.map_err(|error| unusable(&error))?.into_iter().collect();
         let command = KernelCommand {
@@ -137,10 +137,10 @@ impl ImageKernels {
             argv,
             env,
         };
-        Ok(ResolvedKernel { command, is_of_the_python })
+        Ok(ResolvedKernel { command, runs_in_agent_python })
     }
 
-    /// IPython's kernel, which is there also where nobody has written its specification.
+    /// Returns IPython's kernel, which needs no specification.
     fn native(&self, name: &str) -> InstalledKernel {
         let mut spec = KernelSpec::default();
         let words =
@@ -156,17 +156,17 @@ impl ImageKernels {
         if self.python.has_package && !self.kernels.contains_key(DEFAULT_KERNEL) {
             names.push(DEFAULT_KERNEL);
         }
-        let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         if name == DEFAULT_KERNEL {
             let message =
-                format!("`{}` of the image has no ipykernel (kernels: {there})", options.python);
+                format!("`{}` of the image has no ipykernel (kernels: {names})", options.python);
             return failed(ErrorKind::Unavailable, message, options).with_hint(
-                "put it into the image: `python3 -m pip install ipykernel`; `sandboxes image build` makes one that has it",
+                "put it into the image: `python3 -m pip install ipykernel`; `sandboxes image build` builds one that has it",
             );
         }
-        let message = format!("no kernel of the image is named {name:?} (available: {there})");
+        let message = format!("no kernel of the image is named {name:?} (available: {names})");
         failed(ErrorKind::NotFound, message, options).with_hint(
-            "kernels are looked for below share/jupyter/kernels in the image, as Jupyter does",
+            "kernels are searched for below share/jupyter/kernels in the image, as in Jupyter",
         )
     }
 }
@@ -206,10 +206,10 @@ mod tests {
     }
 
     #[test]
-    fn a_specification_is_understood_as_the_image_means_it() {
+    fn a_specification_is_resolved_for_the_image() {
         let text = r#"{"argv": ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}", "{prefix}{resource_dir}"],
             "env": {"A": "${HOME}/a"}, "language": "Python", "interrupt_mode": "message"}"#;
-        let ResolvedKernel { command, is_of_the_python } =
+        let ResolvedKernel { command, runs_in_agent_python } =
             kernel(found(false, &[("mine", text)]), "Mine").unwrap();
         let words = [
             "/env/bin/python3",
@@ -221,7 +221,7 @@ mod tests {
         ];
         assert_eq!(command.argv, words);
         assert_eq!(command.env["A"], "/home/sandbox/a");
-        assert!(is_of_the_python && command.looks_like_ipython());
+        assert!(runs_in_agent_python && command.looks_like_ipython());
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_says_what_is() {
+    fn the_error_of_a_missing_kernel_lists_the_others() {
         let sh = [("sh", "{}")];
         let error = kernel(found(true, &sh), "ir").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_looked_for_where_jupyter_does() {
+    fn kernels_are_searched_for_in_the_folders_of_jupyter() {
         let pairs = [("JUPYTER_PATH", "/a:relative:/b"), ("HOME", "/home/u")];
         let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let expected = [
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_specification_is_said_to_be_none() {
+    fn an_invalid_specification_is_reported() {
         for text in ["", "[]", r#"{"argv": 1}"#] {
             let error = kernel(found(true, &[("odd", text)]), "odd").unwrap_err();
             assert!(error.message().contains("invalid kernel.json"), "{error}");

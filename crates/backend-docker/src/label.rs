@@ -1,4 +1,4 @@
-//! What an image says runs its code.
+//! Label of an image with the runner of its code.
 
 use std::collections::HashMap;
 
@@ -6,43 +6,43 @@ use sandbox_core::{Error, ErrorKind, Result};
 
 use crate::config::CodeRunner;
 
-/// The label with what runs the code of an image, as the option `engine` has it: `LABEL code-sandboxes.engine=jupyter:ir`.
+/// Label with the default of the option `engine` for an image: `LABEL code-sandboxes.engine=jupyter:ir`.
 pub const ENGINE_LABEL: &str = "code-sandboxes.engine";
 
-/// What is meant by a name of an engine, for whoever gave another one.
+/// Known names, for errors about another name.
 const KNOWN: &str =
     "known: \"python\", \"jupyter\", \"jupyter:\" and the name of a kernel, or \"none\"";
 
-/// What the labels of an image say runs its code. An empty one says nothing: no recipe can take a label away.
+/// Reads the runner from the labels of an image. An empty label counts as none: no Dockerfile can remove a label.
 ///
 /// # Errors
-/// `InvalidArgument` with the label, for one that names no engine.
-pub(crate) fn engine_label(
+/// `InvalidArgument` with the label, for one that names no runner.
+pub(crate) fn runner_from_labels(
     image: &str,
     labels: Option<&HashMap<String, String>>,
 ) -> Result<Option<CodeRunner>> {
-    let said = labels.and_then(|labels| labels.get(ENGINE_LABEL));
-    let Some(said) = said.filter(|said| !said.is_empty()) else { return Ok(None) };
-    let engine = CodeRunner::parse(said).ok_or_else(|| {
+    let value = labels.and_then(|labels| labels.get(ENGINE_LABEL));
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
+    let runner = CodeRunner::parse(value).ok_or_else(|| {
         let message = format!(
-            "{image} has the label {ENGINE_LABEL}={said:?}, which names nothing that runs code; {KNOWN}"
+            "{image} has the label {ENGINE_LABEL}={value:?}, which names nothing that runs code; {KNOWN}"
         );
         Error::new(ErrorKind::InvalidArgument, "create", message)
             .with_context("field", "image")
             .with_context("image", image.to_owned())
             .with_context("label", ENGINE_LABEL)
-            .with_hint("say what runs the code with the option `engine`, or give the image another label")
+            .with_hint("set the option `engine` to what runs the code, or give the image another label")
     })?;
-    Ok(Some(engine))
+    Ok(Some(runner))
 }
 
-/// The label of an image that shall say it.
+/// Returns the label for an image with that runner.
 ///
 /// # Errors
-/// `InvalidArgument` for a name of no engine.
-pub(crate) fn label(engine: &str) -> Result<HashMap<String, String>> {
+/// `InvalidArgument` for an unknown name.
+pub(crate) fn runner_label(engine: &str) -> Result<HashMap<String, String>> {
     let known = CodeRunner::parse(engine).ok_or_else(|| {
-        Error::invalid("engine", format!("{engine:?} is nothing that runs code; {KNOWN}"))
+        Error::invalid("engine", format!("{engine:?} names nothing that runs code; {KNOWN}"))
     })?;
     Ok([(ENGINE_LABEL.to_owned(), known.to_string())].into())
 }
@@ -51,31 +51,31 @@ pub(crate) fn label(engine: &str) -> Result<HashMap<String, String>> {
 mod tests {
     use super::*;
 
-    fn said(value: &str) -> Result<Option<CodeRunner>> {
-        engine_label("mine", Some(&[(ENGINE_LABEL.to_owned(), value.to_owned())].into()))
+    fn labelled(value: &str) -> Result<Option<CodeRunner>> {
+        runner_from_labels("mine", Some(&[(ENGINE_LABEL.to_owned(), value.to_owned())].into()))
     }
 
     #[test]
-    fn an_image_says_what_runs_its_code() {
+    fn a_label_names_the_runner() {
         let kernel = |name: &str| CodeRunner::Jupyter { kernel: name.to_owned(), transport: None };
-        assert_eq!(engine_label("mine", None).unwrap(), None);
-        assert_eq!(engine_label("mine", Some(&HashMap::new())).unwrap(), None);
-        assert_eq!(said("").unwrap(), None);
-        assert_eq!(said("python").unwrap(), Some(CodeRunner::Python));
-        assert_eq!(said("jupyter").unwrap(), Some(kernel("python3")));
-        assert_eq!(said("jupyter:ir").unwrap(), Some(kernel("ir")));
+        assert_eq!(runner_from_labels("mine", None).unwrap(), None);
+        assert_eq!(runner_from_labels("mine", Some(&HashMap::new())).unwrap(), None);
+        assert_eq!(labelled("").unwrap(), None);
+        assert_eq!(labelled("python").unwrap(), Some(CodeRunner::Python));
+        assert_eq!(labelled("jupyter").unwrap(), Some(kernel("python3")));
+        assert_eq!(labelled("jupyter:ir").unwrap(), Some(kernel("ir")));
     }
 
     #[test]
-    fn a_label_that_names_nothing_is_named() {
+    fn a_label_with_an_unknown_name_is_reported() {
         for bad in ["perl", "jupyter:", "jupyter:a b", "Python", " python", "jupyter:-x"] {
-            let error = said(bad).unwrap_err();
+            let error = labelled(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad:?}");
             let names = |part: &str| error.message().contains(part);
             assert!(names(ENGINE_LABEL) && names("mine") && names(bad), "{error:?}");
             assert!(error.hint().is_some(), "{error:?}");
-            label(bad).expect_err(bad);
+            runner_label(bad).expect_err(bad);
         }
-        assert_eq!(label("jupyter").unwrap()[ENGINE_LABEL], "jupyter:python3");
+        assert_eq!(runner_label("jupyter").unwrap()[ENGINE_LABEL], "jupyter:python3");
     }
 }

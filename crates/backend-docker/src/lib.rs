@@ -1,7 +1,7 @@
-//! `local-docker`: Python workers or Jupyter kernels in hardened containers, of any engine that speaks Docker's API.
+//! `local-docker`: Python workers or Jupyter kernels in hardened containers, of any engine with Docker's API.
 //!
-//! The first process of each container is an agent, which arrives and talks over the container's standard input and
-//! output alone: no port, no network, no token. The container ends with that connection, however its owner ends. See
+//! The init process of each container is an agent. It arrives over the container's standard input and output, and uses no
+//! other channel: no port, no network, no token. The container ends with that connection, however its owner ends. See
 //! [`sandbox_agent_client`].
 //!
 //! ```no_run
@@ -21,20 +21,28 @@
 //!
 //! # Options
 //!
-//! `provider_options` of a create, all optional: `engine` (what runs code: `"python"`, or `"jupyter"` with the
-//! kernel `python3`, or `"jupyter:NAME"` with another one of the image, or `"none"`, commands and files alone, which an image
-//! without Python gets by itself; default what the image's label [`ENGINE_LABEL`] says, or else `"python"`), `transport` (how
-//! kernels are talked to in there:
-//! `"ipc"` or `"tcp"`; without it the first, and the second for a kernel that ends over that), `python` (the interpreter in the image, default `python3`), `user` (`"uid:gid"`, default
-//! one of its own for each container, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
-//! `"linux/arm64"`), `writable_root` (`true` lets code write to the image's files), `interpreter` (`"lazy"` starts none
-//! before the first run), `pip` (options for `install_packages` that say where packages come from).
+//! `provider_options` of a create, all optional:
 //!
-//! `writable_root` weakens the isolation, and so does another user of root's number. `info()` says so.
+//! - `engine`: the runner of code. `"python"`, or `"jupyter"` for the kernel `python3`, or `"jupyter:NAME"` for another kernel
+//!   of the image, or `"none"` for only commands and files, which is also the fallback of an image without Python. Default:
+//!   the image's label [`ENGINE_LABEL`], or else `"python"`.
+//! - `transport`: `"ipc"` or `"tcp"`, the connections with kernels. Default: `"ipc"`, or `"tcp"` for a kernel that does not
+//!   start with the first.
+//! - `python`: the interpreter in the image. Default: `python3`.
+//! - `user`: `"uid:gid"`. Default: another user for each container, or the owner of the mounts.
+//! - `runtime`: a runtime that the engine lists, such as `"runsc"`.
+//! - `platform`: such as `"linux/arm64"`.
+//! - `writable_root`: `true` lets code write to the image's files.
+//! - `interpreter`: `"lazy"` starts none before the first run.
+//! - `pull`: `"missing"` pulls an image that the engine does not have. Default: `"never"`.
+//! - `pip`: options of `install_packages` that select where packages come from.
+//!
+//! `writable_root` weakens the isolation, and so does root as `user`. `info()` reports both.
 
 mod agentless;
 mod backend;
 mod bytecode;
+mod capabilities;
 mod commit;
 mod config;
 mod container;
@@ -58,10 +66,13 @@ mod mounts;
 mod network;
 mod optional_features;
 mod owner;
+mod pause;
+mod plan;
 mod podman;
-mod ports;
+mod probe;
 mod prune;
 mod seccomp;
+mod start;
 mod system_packages;
 mod tls;
 mod verify;

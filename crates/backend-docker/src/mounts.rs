@@ -1,5 +1,5 @@
-//! Files of this host in a container: opened and judged here, mounted by the engine, and compared inside with what was
-//! judged.
+//! Files of this host in a container: opened and checked here, mounted by the engine, and compared inside with the files that
+//! were checked.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,15 +11,16 @@ use bollard::models::{
     Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum, MountType,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
+use sandbox_agent_client::AgentConnection;
 use sandbox_core::{CreateSpec, Error, ErrorKind, Mount, Result};
 use sandbox_engine::host_files::{self, OpenedMount, invalid};
 
 use crate::config::User;
-use crate::container_host::ContainerHost;
 use crate::engine::Engine;
 use crate::error::parse_error;
+use crate::probe::run_python;
 
-/// Compares what is mounted with numbers of devices and files; its status is this, and the number of the one that differs.
+/// Compares mounted files with numbers of devices and inodes. Its status is `DIFFERS` plus the index of one that differs.
 const COMPARE: &str = "import os, sys
 given = sys.argv[1:]
 for at in range(0, len(given), 3):
@@ -32,7 +33,7 @@ const DIFFERS: i32 = 100;
 /// A file or a directory of this host, opened.
 #[derive(Debug)]
 struct HostFile {
-    held: OwnedFd,
+    descriptor: OwnedFd,
     source: PathBuf,
     found: Stat,
     mount: Mount,
@@ -44,28 +45,29 @@ impl OpenedMount for HostFile {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.held.as_fd()
+        self.descriptor.as_fd()
     }
 }
 
 impl HostFile {
     fn open(mount: &Mount) -> io::Result<Self> {
-        let held = openat(CWD, &mount.source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        let found = fstat(&held)?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let descriptor = openat(CWD, &mount.source, flags, Mode::empty())?;
+        let found = fstat(&descriptor)?;
         match FileType::from_raw_mode(found.st_mode) {
             FileType::Directory | FileType::RegularFile => {}
             FileType::Socket => return Err(is_a("socket")),
             _ => return Err(is_a("special file")),
         }
-        let source = fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd()))?;
-        Ok(Self { held, source, found, mount: mount.clone() })
+        let source = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
+        Ok(Self { descriptor, source, found, mount: mount.clone() })
     }
 
     fn owner(&self) -> User {
         User { id: self.found.st_uid, group: self.found.st_gid }
     }
 
-    /// Whether that user may do there what is asked for, by the mode.
+    /// Returns true if the mode allows a user what the mount requests.
     fn is_usable_by(&self, user: User) -> bool {
         let mode = match self.owner() {
             owner if owner.id == user.id => self.found.st_mode >> 6,
@@ -85,7 +87,7 @@ impl HostFile {
             read_only: Some(!self.mount.writable),
             bind_options: Some(MountBindOptions {
                 propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
-                // Older engines make what is mounted below a read-only mount writable.
+                // Older engines make mounts below a read-only mount writable.
                 non_recursive: Some(true),
                 ..MountBindOptions::default()
             }),
@@ -102,45 +104,45 @@ fn is_a(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("is a {what}"))
 }
 
-/// What one sandbox is given of this host.
+/// The files of this host for one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct HostFiles(Vec<HostFile>);
 
 impl HostFiles {
-    /// Opens and judges what is asked for. Code changes nothing in `own`.
+    /// Opens and checks the requested files. None of them may be writable in `protected`.
     pub(crate) async fn open(
-        daemon: &Engine,
+        engine: &Engine,
         spec: &CreateSpec,
-        own: Option<PathBuf>,
+        protected: Option<PathBuf>,
     ) -> Result<Self> {
         if spec.mounts.is_empty() {
             return Ok(Self::default());
         }
-        let host = &daemon.host;
-        if !daemon.has_local_socket() {
+        let host = &engine.host;
+        if !engine.has_local_socket() {
             let message = format!("the engine at {host} is not on this host, and has other files");
             return Err(Error::unsupported("create", message)
                 .with_context("capability", "mounts")
-                .with_hint("upload what the code needs instead: `sandboxes cp`, or .files()"));
+                .with_hint("upload the files of the code instead: `sandboxes cp`, or .files()"));
         }
         let files =
-            host_files::open(&spec.mounts, own.into_iter().collect(), HostFile::open).await?;
-        let info = daemon.docker.info().await.map_err(|error| parse_error("create", error))?;
+            host_files::open(&spec.mounts, protected.into_iter().collect(), HostFile::open).await?;
+        let info = engine.docker.info().await.map_err(|error| parse_error("create", error))?;
         let root = info.docker_root_dir;
         if let Some(root) = root.map(PathBuf::from) {
-            let meets =
+            let overlaps =
                 |file: &&HostFile| file.source.starts_with(&root) || root.starts_with(&file.source);
-            if let Some(file) = files.iter().find(meets) {
-                let (asked, root) = (file.mount.source.display(), root.display());
+            if let Some(file) = files.iter().find(overlaps) {
+                let (source, root) = (file.mount.source.display(), root.display());
                 return Err(invalid(&format!(
-                    "cannot have {asked}: the engine keeps all of its containers in {root}"
+                    "cannot have {source}: the engine keeps all of its containers in {root}"
                 )));
             }
         }
         Ok(Self(files))
     }
 
-    /// The user who owns all of them, or all that are writable, unless that is root: code has that user's rights.
+    /// Returns the owner of all files, or of all writable ones, unless that is root. Code runs with that user's rights.
     pub(crate) fn owner(&self) -> Option<User> {
         let any_writable = self.0.iter().any(|file| file.mount.writable);
         let counted = self.0.iter().filter(|file| file.mount.writable == any_writable);
@@ -151,66 +153,65 @@ impl HostFiles {
         }
     }
 
-    /// Refuses what code would not be able to use, as that user.
+    /// Refuses a file that code could not use as that user.
     pub(crate) fn check(&self, user: User) -> Result<()> {
         let Some(file) = self.0.iter().find(|file| !file.is_usable_by(user)) else {
             return Ok(());
         };
         let verb = if file.mount.writable { "change" } else { "read" };
         let owner = file.owner();
-        let asked = file.mount.source.display();
-        Err(invalid(&format!("cannot have {asked}: code is user {user}, who may not {verb} it"))
-            .with_hint(format!(
-                "change its mode, or say with the option `user` that code is its owner: \"{owner}\""
-            )))
+        let source = file.mount.source.display();
+        let message =
+            format!("cannot have {source}: code runs as user {user}, which may not {verb} it");
+        Err(invalid(&message).with_hint(format!(
+            "change its mode, or run code as its owner with the option `user`: \"{owner}\""
+        )))
     }
 
-    /// As the engine is asked for them.
+    /// Returns the mounts of the request to the engine.
     pub(crate) fn for_engine(&self) -> Option<Vec<EngineMount>> {
         (!self.0.is_empty()).then(|| self.0.iter().map(HostFile::for_engine).collect())
     }
 
-    /// Whether something is mounted at that path.
+    /// Returns true if a file is mounted at that path.
     pub(crate) fn has_target(&self, path: &str) -> bool {
         self.0.iter().any(|file| file.target() == path)
     }
 
-    /// Whether that path is below something that is mounted.
-    pub(crate) fn has(&self, path: &str) -> bool {
+    /// Returns true if a file is mounted at that path or above.
+    pub(crate) fn covers(&self, path: &str) -> bool {
         self.0.iter().any(|file| Path::new(path).starts_with(file.target()))
     }
 
-    /// Whether code can change anything on this host.
+    /// Returns true if code can change a file of this host.
     pub(crate) fn any_writable(&self) -> bool {
         self.0.iter().any(|file| file.mount.writable)
     }
 
-    /// Compares what the engine has mounted with what was judged: it opens paths anew, and their owners may have put
-    /// something else there.
-    pub(crate) async fn compare(&self, made: &ContainerHost, python: &str) -> Result<()> {
+    /// Compares the mounted files with those that were checked: the engine opens the paths again, where their owners may have
+    /// put other files.
+    pub(crate) async fn compare(&self, agent: &AgentConnection, python: &str) -> Result<()> {
         if self.0.is_empty() {
             return Ok(());
         }
-        let mut given = Vec::new();
+        let mut arguments = Vec::new();
         for file in &self.0 {
             let (device, inode) = (file.found.st_dev, file.found.st_ino);
-            given.extend([file.target().to_owned(), device.to_string(), inode.to_string()]);
+            arguments.extend([file.target().to_owned(), device.to_string(), inode.to_string()]);
         }
-        let differs = |code: i32| self.0.get(usize::try_from(code - DIFFERS).ok()?);
-        match made.run(python, COMPARE, given).await? {
-            Some(0) => Ok(()),
-            Some(code) if differs(code).is_some() => {
-                let asked = differs(code).map(|file| file.mount.source.display().to_string());
-                Err(invalid(&format!(
-                    "cannot have {}: the engine has another file there; it was replaced meanwhile, or the engine has \
-                     another file system than this process",
-                    asked.unwrap_or_default()
-                )))
-            }
+        let status = run_python(agent, python, COMPARE, arguments).await?;
+        let differs = |status: i32| self.0.get(usize::try_from(status - DIFFERS).ok()?);
+        match (status, status.and_then(differs)) {
+            (Some(0), _) => Ok(()),
+            (_, Some(file)) => Err(invalid(&format!(
+                "cannot have {}: the engine has another file there; it was replaced meanwhile, or the engine has \
+                 another file system than this process",
+                file.mount.source.display()
+            ))),
             _ => Err(Error::new(
                 ErrorKind::Unavailable,
                 "create",
-                "what is mounted could not be looked at in the container",
+                "the mounts could not be checked in the container",
             )),
         }
     }
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_told_what_it_could_not_use() {
+    fn a_file_that_code_could_not_use_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = |mode: u32, writable: bool| {
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_is_asked_for_no_more_than_was_judged() {
+    fn the_engine_mounts_no_more_than_was_checked() {
         let folder = tempfile::tempdir().unwrap();
         let mount = HostFile::open(&Mount::new(folder.path(), "/data/x/")).unwrap().for_engine();
         assert_eq!((mount.target.as_deref(), mount.read_only), (Some("/data/x"), Some(true)));
@@ -261,11 +262,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_engine_elsewhere_has_other_files() {
+    async fn a_remote_engine_has_other_files() {
         let mut spec = CreateSpec::default();
         spec.mounts = vec![Mount::new("/srv", "/data/x")];
-        let daemon = Engine::at("tcp://127.0.0.1:1");
-        let error = HostFiles::open(&daemon, &spec, None).await.unwrap_err();
+        let engine = Engine::at("tcp://127.0.0.1:1");
+        let error = HostFiles::open(&engine, &spec, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 }

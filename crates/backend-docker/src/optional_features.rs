@@ -1,41 +1,56 @@
-//! What is asked of an engine beyond what every engine has, as long as it does not refuse it.
+//! Optional engine features: requested from an engine until it refuses them.
 //!
-//! Engines do not say beforehand what they refuse: one without privileges cannot raise the limits it has itself, and the
-//! kernel of one that is elsewhere, or in a virtual machine here, may lack what this one has.
+//! Engines do not announce what they refuse. An engine without privileges cannot raise the limits that it has itself, and the
+//! kernel of an engine on another host, or in a virtual machine of this host, may lack what the kernel here has.
 
 use std::sync::{Mutex, PoisonError};
 
-/// What is asked for.
+/// A part of a request that an engine may refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OptionalFeature {
+    /// Limits of open files. Without them a container has the engine's limits, and the agent lowers them inside.
+    OpenFileLimits,
+    /// IPv4 and IPv6 on the loopback. Without it the loopback has IPv6 only where the engine enables that by default.
+    DualStackLoopback,
+}
+
+/// The features that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OptionalFeatures {
-    /// Limits of open files. Otherwise they are what the engine gives, and lowered inside.
-    pub(crate) open_files: bool,
-    /// Both kinds of addresses on the loopback. Otherwise the newer kind is there if the engine has it so.
-    pub(crate) both_addresses: bool,
+    pub(crate) open_file_limits: bool,
+    pub(crate) dual_stack_loopback: bool,
 }
 
 impl Default for OptionalFeatures {
     fn default() -> Self {
-        Self { open_files: true, both_addresses: true }
+        Self { open_file_limits: true, dual_stack_loopback: true }
     }
 }
 
 impl OptionalFeatures {
-    /// What can be asked for after the engine has refused something in these words. `None` when it was something else.
-    pub(crate) fn without(self, refusal: &str) -> Option<Self> {
+    /// Finds the requested feature that an engine's refusal is about.
+    pub(crate) fn find_refused(self, refusal: &str) -> Option<OptionalFeature> {
         let refusal = refusal.to_ascii_lowercase();
         let is_about = |words: &[&str]| words.iter().any(|word| refusal.contains(word));
-        if self.both_addresses && is_about(&["disable_ipv6", "sysctl"]) {
-            return Some(Self { both_addresses: false, ..self });
+        if self.dual_stack_loopback && is_about(&["disable_ipv6", "sysctl"]) {
+            return Some(OptionalFeature::DualStackLoopback);
         }
-        if self.open_files && is_about(&["rlimit", "ulimit", "nofile"]) {
-            return Some(Self { open_files: false, ..self });
+        if self.open_file_limits && is_about(&["rlimit", "ulimit", "nofile"]) {
+            return Some(OptionalFeature::OpenFileLimits);
         }
         None
     }
+
+    /// Returns the features without one that was refused.
+    pub(crate) fn without(self, refused: OptionalFeature) -> Self {
+        match refused {
+            OptionalFeature::OpenFileLimits => Self { open_file_limits: false, ..self },
+            OptionalFeature::DualStackLoopback => Self { dual_stack_loopback: false, ..self },
+        }
+    }
 }
 
-/// What the engine has refused.
+/// The features that one engine has not refused so far, shared by all sandboxes of a backend.
 #[derive(Debug, Default)]
 pub(crate) struct SupportedFeatures(Mutex<OptionalFeatures>);
 
@@ -54,22 +69,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_refused_is_not_asked_for_again() {
-        let first = OptionalFeatures::default();
+    fn a_refused_feature_is_found_by_the_words_of_the_engine() {
+        let all = OptionalFeatures::default();
         let files = "OCI runtime create failed: runc create failed: unable to start container process: error during \
                      container init: error setting rlimits for ready process: error setting rlimit type 7: operation not permitted";
         let loopback = "error during container init: open /proc/sys/net/ipv6/conf/lo/disable_ipv6: no such file or directory";
         let podman = "crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted";
-        let without_files = OptionalFeatures { open_files: false, ..first };
-        assert_eq!(first.without(files), Some(without_files));
-        assert_eq!(first.without(podman), Some(without_files));
-        assert_eq!(without_files.without(files), None, "it was not asked for");
+        let without_files = all.without(OptionalFeature::OpenFileLimits);
+        assert_eq!(without_files, OptionalFeatures { open_file_limits: false, ..all });
+        assert_eq!(all.find_refused(files), Some(OptionalFeature::OpenFileLimits));
+        assert_eq!(all.find_refused(podman), Some(OptionalFeature::OpenFileLimits));
+        assert_eq!(without_files.find_refused(files), None, "it was not requested");
+        assert_eq!(all.find_refused(loopback), Some(OptionalFeature::DualStackLoopback));
+        assert_eq!(without_files.find_refused(loopback), Some(OptionalFeature::DualStackLoopback));
+        let neither = without_files.without(OptionalFeature::DualStackLoopback);
         assert_eq!(
-            first.without(loopback),
-            Some(OptionalFeatures { both_addresses: false, ..first })
+            neither,
+            OptionalFeatures { open_file_limits: false, dual_stack_loopback: false }
         );
-        let neither = OptionalFeatures { open_files: false, both_addresses: false };
-        assert_eq!(without_files.without(loopback), Some(neither));
-        assert_eq!(first.without("no space left on device"), None);
+        assert_eq!(all.find_refused("no space left on device"), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Whose a container is, and whether they are still there.
+//! Owner of a container, by a label: the process that created it.
 //!
-//! A container ends with its owner. What can stay behind is one that was made and never started, so each says who made
-//! it, and whoever makes containers later removes those of the dead.
+//! A container ends with its owner. One that was created and never started can be left, so each names its owner, and later
+//! creates remove the containers of dead owners.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,16 +9,16 @@ use std::os::unix::fs::MetadataExt as _;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// The label with the sandbox's id.
+/// Label with the id of the sandbox.
 pub(crate) const ID_LABEL: &str = "code-sandboxes.id";
 
-/// The label with the name of the image, which the engine is asked for by its number.
+/// Label with the name of the image: the engine gets only its id.
 pub(crate) const IMAGE_LABEL: &str = "code-sandboxes.image";
 
-/// The label with the owner.
+/// Label with the owner.
 pub(crate) const OWNER_LABEL: &str = "code-sandboxes.owner";
 
-/// A process of one host and one process namespace. Only another one of the same can tell whether it lives.
+/// A process of one host and one process namespace. Only a process of the same namespace can tell whether it is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     boot: String,
@@ -28,15 +28,15 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// This process.
+    /// Returns this process.
     pub(crate) fn this_process() -> Option<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = fs::metadata("/proc/self/ns/pid").ok()?.ino();
         let pid = std::process::id();
-        Some(Self { boot: boot.trim().to_owned(), namespace, pid, start: start_of(pid)? })
+        Some(Self { boot: boot.trim().to_owned(), namespace, pid, start: start_time(pid)? })
     }
 
-    /// From the text of a label.
+    /// Parses the text of a label.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
         let boot = parts.next()?.to_owned();
@@ -46,7 +46,7 @@ impl Owner {
         parts.next().is_none().then_some(Self { boot, namespace, pid, start })
     }
 
-    /// Whether it is known to be dead. Nobody here can tell that of others than our own kind, or of those that are hidden.
+    /// Returns true for an owner that is known to be dead. An owner in another namespace, or a hidden one, counts as alive.
     pub(crate) fn is_dead(&self) -> bool {
         let Some(own) = Self::this_process() else { return false };
         let comparable = own.boot == self.boot && own.namespace == self.namespace;
@@ -60,18 +60,18 @@ impl std::fmt::Display for Owner {
     }
 }
 
-/// Whether there is no process of that number, or one that started at another time. Without a look at it, it may live:
-/// a file system of processes can hide those of other users.
+/// Returns true if the process has ended: no process has that number, or one that started at another time. A hidden process
+/// may be alive: `/proc` can hide those of other users.
 fn is_gone(pid: u32, start: u64) -> bool {
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     match test_kill_process(number) {
         Err(Errno::SRCH) => true,
-        _ => start_of(pid).is_some_and(|found| found != start),
+        _ => start_time(pid).is_some_and(|found| found != start),
     }
 }
 
-/// When a process started, in ticks since the boot. No other process of its number has the same.
-fn start_of(pid: u32) -> Option<u64> {
+/// Returns the start of a process in ticks since the boot, which no other process of that number shares.
+fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_lives_and_others_are_told_apart() {
+    fn this_process_is_alive_and_others_are_told_apart() {
         let own = Owner::this_process().unwrap();
         assert!(!own.is_dead());
         assert_eq!(Owner::parse(&own.to_string()), Some(own.clone()));
@@ -90,7 +90,7 @@ mod tests {
         assert!(!elsewhere.is_dead());
         assert_eq!(Owner::parse("a:1:2"), None);
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let of_child = Owner { pid: child.id(), start: start_of(child.id()).unwrap(), ..own };
+        let of_child = Owner { pid: child.id(), start: start_time(child.id()).unwrap(), ..own };
         child.wait().unwrap();
         assert!(of_child.is_dead());
     }

@@ -1,8 +1,8 @@
-//! What Podman takes otherwise than Docker, in requests that are the same.
+//! Adapts requests to Podman, which gives the same requests some other meanings.
 //!
-//! It reads the rules for system calls from a file instead of taking them, knows other options of directories in memory,
-//! copies names of its host into containers, and makes further directories writable. What it leaves out without a word is
-//! found by looking into the container: see [`crate::verify`].
+//! Podman reads the rules for system calls from a file, has other options of directories in memory, copies host names into
+//! containers, and makes further directories writable. What it leaves out silently is found inside the container: see
+//! [`crate::verify`].
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, remove_dir_all};
@@ -19,23 +19,23 @@ use sandbox_core::{Error, ErrorKind, Result, random_hex};
 
 use crate::config::Options;
 
-/// What stands before the rules for system calls in a request.
+/// Prefix of the rules for system calls in a request.
 const SECCOMP_OPTION: &str = "seccomp=";
 
-/// The names that a container knows. Otherwise it would have those of the engine's host.
+/// Host names of a container, in place of those of the engine's host.
 const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n";
 
-/// What Podman makes writable without a limit in containers whose root is not.
+/// Directory that Podman makes writable without a limit where the root is read-only.
 const UNLIMITED_DIRECTORY: &str = "/run";
 
-/// Processes that one user may have on the engine's host. Podman gives itself no more than that, and asks for more for
-/// containers when nothing is said. The limit of the container is another one.
+/// Limit of processes of one user on the engine's host. Podman has no more itself, and requests more for a container by
+/// default. The limit of the container is another one.
 const MAX_PROCESSES: u64 = 32_768;
 
-/// Open files, where the engine refuses the number that was wanted. Otherwise Podman asks for as many as it knows of.
+/// Limit of open files where the engine refuses the requested one. By default Podman requests the largest that it knows.
 const DEFAULT_OPEN_FILES: u64 = 1024;
 
-/// Files that an engine of this host reads while it makes and starts a container. They are removed with this.
+/// Files that an engine of this host reads while it creates and starts a container. Dropping this removes them.
 #[derive(Debug)]
 pub(crate) struct Files {
     directory: PathBuf,
@@ -48,7 +48,7 @@ impl Files {
         Ok(Self { directory })
     }
 
-    /// Nothing in them is a secret, and code of another user reads some of them.
+    /// Writes a file for every user: it holds no secret, and code of another user reads some of them.
     fn write(&self, name: &str, text: &str) -> io::Result<PathBuf> {
         let path = self.directory.join(name);
         let mut file = File::options().write(true).create_new(true).mode(0o644).open(&path)?;
@@ -65,49 +65,49 @@ impl Drop for Files {
     }
 }
 
-/// Refuses an image that is not for the platform that was asked for, which Podman would not heed.
+/// Refuses an image for another platform than the requested one, which Podman would ignore.
 ///
 /// # Errors
 /// `Unsupported`.
 pub(crate) fn check_platform(image: &ImageInspect, options: &Options) -> Result<()> {
-    let Some(asked) = &options.platform else { return Ok(()) };
+    let Some(requested) = &options.platform else { return Ok(()) };
     let part = |part: &Option<String>| part.clone().unwrap_or_default().to_ascii_lowercase();
     let (os, architecture, variant) =
         (part(&image.os), part(&image.architecture), part(&image.variant));
-    let has = format!("{os}/{architecture}");
-    let exact = format!("{has}/{variant}");
-    if [&has, &exact].contains(&&asked.to_ascii_lowercase()) {
+    let found = format!("{os}/{architecture}");
+    let exact = format!("{found}/{variant}");
+    if [&found, &exact].contains(&&requested.to_ascii_lowercase()) {
         return Ok(());
     }
     let name = &options.image;
     let message =
-        format!("Podman has {name} for {has}, and does not heed that {asked} is asked for");
+        format!("Podman has {name} for {found}, and ignores the requested platform {requested}");
     Err(Error::unsupported("create", message)
-        .with_context("platform", asked.clone())
-        .with_hint(format!("podman pull --platform {asked} {name}")))
+        .with_context("platform", requested.clone())
+        .with_hint(format!("podman pull --platform {requested} {name}")))
 }
 
-/// Says the same as the request in Podman's way. What it reads has to be there until the container has started.
+/// Adapts a request to Podman. The returned files have to exist until the container has started.
 ///
 /// # Errors
-/// `ResourceExhausted` when no files can be made here.
+/// `ResourceExhausted` when the files cannot be written.
 pub(crate) fn apply(request: &mut ContainerCreateBody) -> Result<Files> {
-    // Older ones take no other numbers.
-    let number = request.image.as_deref().and_then(|image| image.strip_prefix("sha256:"));
-    if let Some(number) = number.map(str::to_owned) {
-        request.image = Some(number);
+    // Older versions accept ids only without the prefix.
+    let id = request.image.as_deref().and_then(|image| image.strip_prefix("sha256:"));
+    if let Some(id) = id.map(str::to_owned) {
+        request.image = Some(id);
     }
     let Some(host) = &mut request.host_config else {
-        return Err(Error::new(ErrorKind::Unexpected, "create", "a request without limits"));
+        return Err(Error::new(ErrorKind::Unexpected, "create", "the request has no limits"));
     };
     fill(host).map_err(|error| {
         Error::new(
             ErrorKind::ResourceExhausted,
             "create",
-            "the files that Podman reads cannot be made",
+            "the files that Podman reads could not be written",
         )
         .with_source(error)
-        .with_hint("they are in TMPDIR, or /tmp, which has to be writable")
+        .with_hint("they are written to TMPDIR, or /tmp, which has to be writable")
     })
 }
 
@@ -120,14 +120,14 @@ fn fill(host: &mut HostConfig) -> io::Result<Files> {
         }
     }
     let directories = host.tmpfs.get_or_insert_with(HashMap::new);
-    directories.values_mut().for_each(|options| *options = in_memory(options));
+    directories.values_mut().for_each(|options| *options = tmpfs_options(options));
     if host.readonly_rootfs == Some(true) {
         let closed = "ro,nosuid,nodev,noexec,size=4096,notmpcopyup".to_owned();
         directories.entry(UNLIMITED_DIRECTORY.to_owned()).or_insert(closed);
     }
     let mounts = host.mounts.get_or_insert_with(Vec::new);
     mounts.push(read_only(&files.write("hosts", HOSTS)?, "/etc/hosts"));
-    // One without a network has that of its image otherwise.
+    // Without it a container without a network has the resolvers of its image.
     if let Some(resolvers) = host.dns.take().filter(|all| !all.is_empty()) {
         let lines: String = resolvers.iter().map(|one| format!("nameserver {one}\n")).collect();
         mounts.push(read_only(&files.write("resolvers", &lines)?, "/etc/resolv.conf"));
@@ -140,14 +140,14 @@ fn fill(host: &mut HostConfig) -> io::Result<Files> {
     Ok(files)
 }
 
-/// Options of a directory in memory: the owner is the container's user in one word, and the number of files is limited
-/// by memory alone.
-fn in_memory(options: &str) -> String {
+/// Adapts the options of a directory in memory: `U` makes the container's user its owner, and only memory limits the number
+/// of files.
+fn tmpfs_options(options: &str) -> String {
     let known = |option: &&str| {
         !["uid=", "gid=", "nr_inodes="].iter().any(|unknown| option.starts_with(unknown))
     };
     let mut all: Vec<&str> = options.split(',').filter(known).collect();
-    // What the image has there stays out of it, as with Docker.
+    // Files of the image in that directory are not copied, as with Docker.
     all.push("notmpcopyup");
     if options.contains("uid=") {
         all.push("U");
@@ -169,7 +169,7 @@ fn read_only(source: &Path, target: &str) -> Mount {
     }
 }
 
-/// A number, or what an engine that was started as this program may have, if that is less.
+/// Returns a limit, or that of an engine that was started in the way of this program if that is smaller.
 fn limit(name: &str, resource: Resource, most: u64) -> ResourcesUlimits {
     let most = getrlimit(resource).maximum.unwrap_or(most).min(most);
     let most = i64::try_from(most).ok();
@@ -184,7 +184,7 @@ mod tests {
     use crate::config::DockerConfig;
 
     #[test]
-    fn another_platform_is_not_silently_this_one() {
+    fn an_image_for_another_platform_is_refused() {
         let image = ImageInspect {
             os: Some("linux".into()),
             architecture: Some("arm64".into()),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_said_in_its_way() {
+    fn a_request_is_adapted() {
         let directory = "rw,nosuid,nodev,exec,size=1024,nr_inodes=7,mode=0700,uid=1,gid=2";
         let host_config = HostConfig {
             security_opt: Some(vec!["no-new-privileges:true".into(), "seccomp={}".into()]),

@@ -1,8 +1,8 @@
-//! The system calls that code in a container may make. Whatever is not here is refused.
+//! Allowlist of the system calls of code in a container. Every other call is refused.
 //!
-//! What is left out makes namespaces, changes mounts, looks into other processes, loads code into the kernel, or is a
-//! large part of the kernel that ordinary programs have no use for: `io_uring`, keyrings, `userfaultfd`, performance
-//! counters, BPF, and every family of sockets but local ones and the two of the internet.
+//! The calls that are left out create namespaces, change mounts, inspect other processes, load code into the kernel, or belong
+//! to a large part of the kernel that ordinary programs do not use: `io_uring`, keyrings, `userfaultfd`, performance counters,
+//! BPF, and every family of sockets but Unix, IPv4 and IPv6.
 
 use sandbox_isolation::options;
 use serde_json::{Value, json};
@@ -43,19 +43,19 @@ const COMMUNICATION: &str = "
     mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl
     semget semop semtimedop sendmmsg sendmsg sendto shmat shmctl shmdt shutdown getrandom";
 
-/// Where programs look first whether the kernel has it, and do without otherwise: placement of memory, memory that nobody
-/// can count, requests whose number is limited for the whole machine, and calls that are newer than what is above. Engines
-/// answer so themselves only where a number is beyond all that a profile names.
+/// Calls that are answered like on a kernel without them, for programs that then do without: placement of memory, memory that
+/// is not counted, requests whose number is limited for the whole machine, and calls newer than those above. Engines answer in
+/// that way themselves only for numbers beyond all calls of a profile.
 const NOT_IMPLEMENTED: &str = "
     clone3 get_mempolicy set_mempolicy mbind set_mempolicy_home_node memfd_secret io_setup io_cancel io_destroy
     io_getevents io_pgetevents io_submit lookup_dcookie nfsservctl process_madvise cachestat map_shadow_stack statmount
     listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat listxattrat
     removexattrat open_tree_attr file_getattr file_setattr";
 
-/// Attributes of files in memory, access lists above all, are memory that is counted for no container.
+/// Attributes of files in memory, such as access lists, are memory that is counted for no container.
 const ATTRIBUTES: [&str; 3] = ["setxattr", "lsetxattr", "fsetxattr"];
 
-/// What makes files with a mode, and which argument that is.
+/// Calls that set the mode of a file, with the index of that argument.
 const MODES: [(&str, u32); 7] = [
     ("chmod", 1),
     ("creat", 1),
@@ -66,22 +66,22 @@ const MODES: [(&str, u32); 7] = [
     ("mknodat", 2),
 ];
 
-/// The same where flags say that a file is made: which argument those are, and which the mode is.
+/// Calls that create a file depending on flags, with the indexes of the flags and of the mode.
 const OPENS: [(&str, u32, u32); 2] = [("open", 1, 2), ("openat", 2, 3)];
 
-/// The flags that make a file: `O_CREAT`, and the bit of `O_TMPFILE` that is its own.
+/// Flags that create a file: `O_CREAT`, and the bit that only `O_TMPFILE` has.
 const CREATE_FLAGS: [u32; 2] = [0o100, 0o20_000_000];
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
 
-/// Flags of `clone` that make namespaces.
+/// Flags of `clone` that create namespaces.
 const NAMESPACE_FLAGS: u32 = 0x7e02_0000;
 
-/// `CLONE_PARENT`: a new process would be a child of whoever started this one.
+/// Flag that makes a new process a child of this one's parent.
 const CLONE_PARENT: u32 = 0x8000;
 
-/// Calls that are many in one, with the argument that says which, and those that pass.
+/// Calls with many operations, with the index of the argument that selects one, and the allowed operations.
 const MULTIPLEXED: [(&str, u32, &[u32]); 7] = [
     ("prctl", 0, options::OF_PRCTL),
     ("arch_prctl", 0, options::OF_ARCH_PRCTL),
@@ -92,8 +92,8 @@ const MULTIPLEXED: [(&str, u32, &[u32]); 7] = [
     ("seccomp", 0, options::OF_SECCOMP),
 ];
 
-/// What makes a filter of system calls, and its first argument: `SECCOMP_SET_MODE_FILTER`, and `PR_SET_SECCOMP`, whose only
-/// other use nobody makes. They are such programs too. An agent takes them from code by one that it makes.
+/// Calls that install a filter of system calls, with their first argument: `SECCOMP_SET_MODE_FILTER`, and `PR_SET_SECCOMP`,
+/// whose other mode is not in use. They have many operations too. The agent installs a filter that refuses them to code.
 const FILTERS: [(&str, u32); 2] = [("seccomp", 1), ("prctl", 22)];
 
 /// Local, IPv4, IPv6.
@@ -102,29 +102,29 @@ const FAMILIES: [u32; 3] = [1, 2, 10];
 /// The default, ICMP, TCP, UDP, ICMPv6.
 const PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
 
-/// What changes how another process runs, which the first argument names. The first process, which all others depend on
-/// and which has the same user, is not to be changed.
+/// Calls that change how the process in the first argument is scheduled. They may not change the init process, on which all
+/// others depend and which has the same user.
 const SCHEDULING: [&str; 5] =
     ["prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"];
 
-/// The same, of one process (`PRIO_PROCESS`, `IOPRIO_WHO_PROCESS`), which the second argument names. Groups and users
-/// have the first process among them.
+/// Calls that change the priority of the process in the second argument, with the first argument that selects one process:
+/// `PRIO_PROCESS`, `IOPRIO_WHO_PROCESS`. Groups and users would include the init process.
 const PRIORITIES: [(&str, u32); 2] = [("setpriority", 0), ("ioprio_set", 1)];
 
-/// Processes have numbers below this power of two, whatever the settings of a system.
+/// Process numbers are below this power of two on every system.
 const PID_BITS: u32 = 22;
 
-/// What of `ioctl` puts characters into the input of a terminal (`TIOCSTI`), controls a console (`TIOCLINUX`), takes its
-/// output (`TIOCCONS`) and has the kernel load a line discipline (`TIOCSETD`): those are for modems and radios.
+/// Requests of `ioctl` that insert input into a terminal (`TIOCSTI`), control a console (`TIOCLINUX`), redirect its output
+/// (`TIOCCONS`), and load a line discipline into the kernel (`TIOCSETD`), such as those of modems and radios.
 const TERMINAL_REQUESTS: [u32; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
 
-/// Netlink, by which programs ask for network interfaces. Some take any other error for a bug of their own.
+/// Netlink, by which programs list network interfaces. Some programs treat any other error as a bug.
 const NETLINK: u32 = 16;
 
-/// The default execution domain, and asking which one it is.
+/// The default execution domain, and the query of the current one.
 const PERSONALITIES: [u32; 2] = [0, u32::MAX];
 
-/// What asks for pages that the host has put aside, which are counted for no container, and which argument has that bit:
+/// Calls that allocate huge pages of the host, which are counted for no container, with the index of their flags and the flag:
 /// `MAP_HUGETLB`, `MFD_HUGETLB`, `SHM_HUGETLB`.
 const HUGE_PAGES: [(&str, u32, u32); 3] =
     [("mmap", 3, 0x4_0000), ("memfd_create", 1, 0x4), ("shmget", 2, 0o4000)];
@@ -133,19 +133,19 @@ const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
-/// What the rules for a container depend on.
+/// Facts about a container that its profile depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProfileOptions {
-    /// Whether files that it writes are the host's. None of them gives others the rights of its owner then.
+    /// The container writes to files of the host, which then must not get set-id bits.
     pub(crate) writes_to_host: bool,
-    /// Whether an agent starts whatever runs there, and has a filter of its own.
+    /// An agent with its own filter starts every process.
     pub(crate) has_agent: bool,
-    /// Whether it is given devices, whose requests only their drivers know.
+    /// The container has devices, whose requests only their drivers know.
     pub(crate) has_devices: bool,
 }
 
-/// The profile as the engine takes it.
-pub(crate) fn profile(subject: ProfileOptions) -> Value {
+/// Builds the profile in the engine's format.
+pub(crate) fn profile(container: ProfileOptions) -> Value {
     let names: Vec<&str> = [FILES, PROCESSES, MEMORY, TIME, COMMUNICATION]
         .iter()
         .flat_map(|part| part.split_whitespace())
@@ -154,7 +154,7 @@ pub(crate) fn profile(subject: ProfileOptions) -> Value {
         json!({"names": names, "action": "SCMP_ACT_ALLOW"}),
         allow_without("clone", 0, &[NAMESPACE_FLAGS, CLONE_PARENT]),
         json!({"names": ATTRIBUTES, "action": "SCMP_ACT_ERRNO", "errnoRet": EOPNOTSUPP}),
-        // As on a kernel without them. Instead of `clone3`, programs take the older call, whose flags can be looked at.
+        // Like on a kernel without them. Programs then use `clone` instead of `clone3`, whose flags a filter cannot read.
         json!({
             "names": NOT_IMPLEMENTED.split_whitespace().collect::<Vec<_>>(),
             "action": "SCMP_ACT_ERRNO",
@@ -174,19 +174,19 @@ pub(crate) fn profile(subject: ProfileOptions) -> Value {
     calls.push(allow("socketpair", vec![is(0, FAMILIES[0])]));
     calls.extend(PERSONALITIES.map(|persona| allow("personality", vec![is(0, persona)])));
     for (name, index, passing) in MULTIPLEXED {
-        // The kernel looks at the lower 32 bits alone.
+        // The kernel reads only the lower 32 bits.
         calls.extend(passing.iter().map(|option| allow(name, vec![equals(index, *option)])));
     }
-    let requests = requests(subject.has_devices).into_iter();
+    let requests = requests(container.has_devices).into_iter();
     calls.extend(requests.map(|request| allow("ioctl", vec![request])));
     for (level, passing) in options::OF_SETSOCKOPT {
         let rule = |option: &u32| allow("setsockopt", vec![equals(1, *level), equals(2, *option)]);
         calls.extend(passing.iter().map(rule));
     }
     for (name, filter) in FILTERS {
-        calls.push(match subject.has_agent {
+        calls.push(match container.has_agent {
             true => allow(name, vec![equals(0, filter)]),
-            // As on a kernel without them.
+            // Like on a kernel without filters.
             false => json!({
                 "names": [name],
                 "action": "SCMP_ACT_ERRNO",
@@ -197,12 +197,12 @@ pub(crate) fn profile(subject: ProfileOptions) -> Value {
     }
     calls.extend(HUGE_PAGES.map(|(name, flags, huge)| allow_without(name, flags, &[huge])));
     for name in SCHEDULING {
-        calls.extend(not_the_first_process(0).map(|other| allow(name, vec![other])));
+        calls.extend(not_init_process(0).map(|other| allow(name, vec![other])));
     }
     for (name, one) in PRIORITIES {
-        calls.extend(not_the_first_process(1).map(|other| allow(name, vec![is(0, one), other])));
+        calls.extend(not_init_process(1).map(|other| allow(name, vec![is(0, one), other])));
     }
-    if subject.writes_to_host {
+    if container.writes_to_host {
         calls.extend(MODES.map(|(name, mode)| allow_without(name, mode, &[SET_ID])));
         for (name, flags, mode) in OPENS {
             calls.extend([
@@ -224,74 +224,74 @@ pub(crate) fn profile(subject: ProfileOptions) -> Value {
     })
 }
 
-/// A call that is made when all of that holds of its arguments.
+/// Allows a call whose arguments match all conditions.
 fn allow(name: &str, arguments: Vec<Value>) -> Value {
     json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": arguments})
 }
 
-/// A call that has none of the bits in an argument.
+/// Allows a call that has none of the bits in an argument.
 fn allow_without(name: &str, index: u32, bits: &[u32]) -> Value {
     let mask = bits.iter().fold(0, |mask, bit| mask | bit);
     allow(name, vec![has_bits(index, mask, 0)])
 }
 
-/// An argument that, under a mask, has that value.
+/// Matches an argument that has that value under a mask.
 fn has_bits(index: u32, mask: u32, value: u32) -> Value {
     json!({"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"})
 }
 
-/// An argument whose lower 32 bits are that value.
+/// Matches an argument whose lower 32 bits have that value.
 fn equals(index: u32, value: u32) -> Value {
     has_bits(index, u32::MAX, value)
 }
 
-/// The requests of `ioctl` that pass, in all the ways there are.
+/// Matches the allowed requests of `ioctl`, each by some of the conditions.
 fn requests(has_devices: bool) -> Vec<Value> {
-    let tricks = ways_past(&TERMINAL_REQUESTS);
+    let others = complement(&TERMINAL_REQUESTS);
     if has_devices {
-        return tricks.into_iter().map(|(mask, value)| has_bits(1, mask, value)).collect();
+        return others.into_iter().map(|(mask, value)| has_bits(1, mask, value)).collect();
     }
     let kind = options::KIND_OF_REQUEST;
     let mut requests = Vec::new();
     for passing in options::OF_IOCTL {
-        if TERMINAL_REQUESTS.iter().all(|trick| trick & kind != *passing) {
+        if TERMINAL_REQUESTS.iter().all(|refused| refused & kind != *passing) {
             requests.push(has_bits(1, kind, *passing));
             continue;
         }
-        let of_kind = tricks.iter().filter(|(mask, value)| (passing ^ value) & mask & kind == 0);
+        let of_kind = others.iter().filter(|(mask, value)| (passing ^ value) & mask & kind == 0);
         requests.extend(of_kind.map(|(mask, value)| has_bits(1, mask | kind, value | passing)));
     }
     requests
 }
 
-/// An argument that does not name the first process, in all the ways there are. Filters compare 64 bits, and the kernel
-/// looks at the lower 32: so it is either nothing at all, or has a bit beside the lowest.
-fn not_the_first_process(index: u32) -> impl Iterator<Item = Value> {
+/// Matches an argument that does not name the init process. Filters compare 64 bits, and the kernel reads the lower 32: so
+/// the argument is either 0 there, or has a bit beside the lowest.
+fn not_init_process(index: u32) -> impl Iterator<Item = Value> {
     let own = has_bits(index, u32::MAX, 0);
     let others = (1..=PID_BITS).map(move |bit| has_bits(index, 1 << bit, 1 << bit));
     std::iter::once(own).chain(others)
 }
 
-/// All that is none of these numbers, as bits of which each way has some. The kernel looks at the lower 32 bits alone, and
-/// a rule compares an argument once: so each way has the first bits of some of them, up to one that is another.
-fn ways_past(values: &[u32]) -> Vec<(u32, u32)> {
-    let mut ways = Vec::new();
-    let mut beginnings = vec![(0, values.to_vec())];
-    for bit in (0..u32::BITS).map(|place| 1 << (u32::BITS - 1 - place)) {
+/// Returns masks with values that together match every number but these. A rule compares an argument once, so each mask
+/// covers the leading bits of some of the numbers, up to one bit that differs. The kernel reads only the lower 32 bits.
+fn complement(values: &[u32]) -> Vec<(u32, u32)> {
+    let mut matches = Vec::new();
+    let mut prefixes = vec![(0, values.to_vec())];
+    for bit in (0..u32::BITS).map(|index| 1 << (u32::BITS - 1 - index)) {
         let mut longer = Vec::new();
-        for (start, values) in beginnings {
+        for (start, values) in prefixes {
             let (with, without): (Vec<u32>, _) = values.iter().partition(|value| *value & bit != 0);
             for (start, values) in [(start, without), (start | bit, with)] {
                 match values.is_empty() {
                     // This bit and those before it.
-                    true => ways.push((!(bit - 1), start)),
+                    true => matches.push((!(bit - 1), start)),
                     false => longer.push((start, values)),
                 }
             }
         }
-        beginnings = longer;
+        prefixes = longer;
     }
-    ways
+    matches
 }
 
 fn is(index: u32, value: u32) -> Value {
@@ -306,7 +306,7 @@ mod tests {
         ProfileOptions { writes_to_host: false, has_agent: true, has_devices: false };
 
     #[test]
-    fn what_reaches_other_processes_or_large_parts_of_the_kernel_is_not_allowed() {
+    fn calls_that_reach_other_processes_or_large_parts_of_the_kernel_are_refused() {
         let profile = profile(DEFAULT);
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
         let always = profile["syscalls"][0]["names"].as_array().unwrap();
@@ -350,9 +350,9 @@ mod tests {
     }
 
     #[test]
-    fn the_first_process_is_not_named_in_any_number_of_bits() {
+    fn the_init_process_is_refused_in_any_number_of_bits() {
         let allowed = |argument: u64| {
-            not_the_first_process(0).any(|rule| {
+            not_init_process(0).any(|rule| {
                 let number = |name: &str| rule[name].as_u64().unwrap();
                 argument & number("value") == number("valueTwo")
             })
@@ -365,7 +365,7 @@ mod tests {
         }
     }
 
-    /// Whether a profile lets a call pass, as far as its arguments decide.
+    /// Returns true if a profile allows a call with these arguments.
     fn passes(profile: &Value, name: &str, arguments: &[u64]) -> bool {
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let mut rules = rules.filter(|rule| {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn of_calls_that_are_many_in_one_those_on_the_list_pass() {
+    fn listed_operations_of_multiplexed_calls_are_allowed() {
         let profile = profile(DEFAULT);
         let high = 1 << 32;
         // Options of futexes, memory that is shared with others, leases, keys of routers, labels of flows.
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_made_by_an_agent_alone() {
+    fn only_an_agent_installs_filters() {
         for has_agent in [true, false] {
             let profile = profile(ProfileOptions { has_agent, ..DEFAULT });
             assert_eq!(passes(&profile, "prctl", &[22]), has_agent);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn terminals_are_not_controlled_in_any_number_of_bits() {
+    fn terminal_requests_are_refused_in_any_number_of_bits() {
         for has_devices in [false, true] {
             let profile = profile(ProfileOptions { has_devices, ..DEFAULT });
             let allowed = |request: u64| passes(&profile, "ioctl", &[0, request]);
@@ -454,16 +454,16 @@ mod tests {
                 }
             }
             // TCGETS, TIOCGWINSZ, FIONREAD, FIOCLEX, a lock of terminals, an interface, a copy of a file.
-            for usual in [0x5401, 0x5413, 0x541b, 0x5451, 0x8004_5430, 0x8933, 0x4004_9409] {
-                assert!(allowed(usual), "{usual:x}");
+            for common in [0x5401, 0x5413, 0x541b, 0x5451, 0x8004_5430, 0x8933, 0x4004_9409] {
+                assert!(allowed(common), "{common:x}");
             }
-            // What drivers of devices know.
+            // A request that a driver of a device knows.
             assert_eq!(allowed(0xc020_4600 | 0x2a), has_devices);
         }
     }
 
     #[test]
-    fn huge_pages_are_asked_for_by_one_bit_which_is_refused() {
+    fn the_flag_for_huge_pages_is_refused() {
         let profile = profile(DEFAULT);
         let rules = profile["syscalls"].as_array().unwrap();
         for (name, index, bit) in HUGE_PAGES {

@@ -1,7 +1,7 @@
-//! Packages of the image's system, in a container whose root can be written to.
+//! Installs system packages with the image's package manager, in a container with a writable root.
 //!
-//! The engine starts the package manager as the container's root, which has no capability there, gains none, and makes the
-//! system calls of every other process of it. Nothing of the environment of the sandbox's code comes along.
+//! The engine starts the package manager as the container's root, which has no capability there, gains none, and has the same
+//! filter of system calls as every other process. It inherits nothing of the environment of the sandbox's code.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use crate::instance::DockerInstance;
 
 const OPERATION: &str = "install_packages";
 
-/// Longest time of an installation.
+/// Limits one installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// Bytes of what the package manager says that an error may quote.
+/// Bytes of the package manager's output that an error may quote.
 const MAX_QUOTED: usize = 16 << 10;
 
 /// Installs packages with the package manager of the image. Dropping the future ends it.
 pub(crate) async fn install(instance: &DockerInstance, names: &[String]) -> Result<()> {
     let (docker, container) = (&instance.kind.container.docker, &instance.kind.container.name);
-    let usual = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let mut env = vec![usual.to_owned(), "HOME=/root".to_owned(), "LC_ALL=C".to_owned()];
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let mut env = vec![path.to_owned(), "HOME=/root".to_owned(), "LC_ALL=C".to_owned()];
     let network = &instance.base.network;
     env.extend(network.variables().iter().map(|(name, value)| format!("{name}={value}")));
     let words = ["/bin/sh", "-c", SCRIPT, "sandboxes"].map(str::to_owned);
@@ -43,37 +43,37 @@ pub(crate) async fn install(instance: &DockerInstance, names: &[String]) -> Resu
         ..CreateExecOptions::default()
     };
     let refused = |error| parse_error(OPERATION, error);
-    let made = docker.create_exec(container, options).await.map_err(refused)?;
-    let started = docker.start_exec(&made.id, None).await.map_err(refused)?;
+    let exec = docker.create_exec(container, options).await.map_err(refused)?;
+    let started = docker.start_exec(&exec.id, None).await.map_err(refused)?;
     let StartExecResults::Attached { mut output, input } = started else {
         return Err(Error::new(ErrorKind::Unexpected, OPERATION, "the engine attached nothing"));
     };
-    // As long as this is open the package manager goes on.
+    // The package manager ends when its input is closed.
     let _open = input;
-    let mut said = Vec::new();
-    let listen = async {
+    let mut tail = Vec::new();
+    let read = async {
         while let Some(piece) = output.next().await {
             let (LogOutput::StdOut { message } | LogOutput::StdErr { message }) =
                 piece.map_err(refused)?
             else {
                 continue;
             };
-            said.extend_from_slice(&message);
-            let excess = said.len().saturating_sub(MAX_QUOTED);
-            said.drain(..excess);
+            tail.extend_from_slice(&message);
+            let excess = tail.len().saturating_sub(MAX_QUOTED);
+            tail.drain(..excess);
         }
         Ok(())
     };
-    timeout(INSTALL_TIMEOUT, listen).await.unwrap_or_else(|_| {
+    timeout(INSTALL_TIMEOUT, read).await.unwrap_or_else(|_| {
         let message = "system packages were not installed within 30 minutes";
         Err(Error::new(ErrorKind::Timeout, OPERATION, message))
     })?;
-    let status = docker.inspect_exec(&made.id).await.map_err(refused)?.exit_code;
+    let status = docker.inspect_exec(&exec.id).await.map_err(refused)?.exit_code;
     match status {
         Some(0) => Ok(()),
         status => {
-            let said = String::from_utf8_lossy(&said);
-            Err(failed(&said, status.unwrap_or(-1), network.is_closed()))
+            let tail = String::from_utf8_lossy(&tail);
+            Err(failed(&tail, status.unwrap_or(-1), network.is_closed()))
         }
     }
 }

@@ -1,44 +1,45 @@
-//! A look into a container, before any code runs there: whether what was asked for is so.
+//! Verifies from inside a container, before any code runs there, that the engine enforces what was requested.
 //!
-//! Some engines leave out what they or their kernel cannot enforce, and say nothing of it. A runtime may have a kernel of
-//! its own, of which the engine knows nothing.
+//! Some engines silently leave out what they or their kernel cannot enforce. A runtime may have its own kernel, of which the
+//! engine knows nothing.
 
 use bollard::models::{ContainerCreateBody, HostConfig};
+use sandbox_agent_client::AgentConnection;
 use sandbox_core::{CreateSpec, Error, ErrorKind, Result};
 
 use crate::config::Options;
-use crate::container_host::ContainerHost;
+use crate::probe::run_python;
 
-/// What is looked at, in the order of the program's statuses, and what helps where it is not so.
+/// The checks in the order of the program's statuses, with the hint of one that fails.
 const CHECKS: [(&str, &str); 11] = [
-    ("the limit of memory", GROUPS),
-    ("the limit of processes", GROUPS),
-    ("the limit of cpu", GROUPS),
-    ("the limit of disk", ENGINE),
-    ("`no-new-privileges`", ENGINE),
-    ("the filter of system calls", ENGINE),
-    ("no capabilities", ENGINE),
-    ("the user", ENGINE),
-    ("a root that is read-only", ENGINE),
-    ("no other place that can be written to", ENGINE),
-    ("no network", ENGINE),
+    ("the limit of memory", CGROUPS_HINT),
+    ("the limit of processes", CGROUPS_HINT),
+    ("the limit of cpu", CGROUPS_HINT),
+    ("the limit of disk", ENGINE_HINT),
+    ("`no-new-privileges`", ENGINE_HINT),
+    ("the filter of system calls", ENGINE_HINT),
+    ("no capabilities", ENGINE_HINT),
+    ("the user", ENGINE_HINT),
+    ("a root that is read-only", ENGINE_HINT),
+    ("no other writable directory", ENGINE_HINT),
+    ("no network", ENGINE_HINT),
 ];
 
-const GROUPS: &str = "its kernel needs the control groups `memory`, `pids` and `cpu`, and an engine without privileges has to be \
-                      given them (cgroups of version 2, `Delegate=yes` of its user's service)";
-const ENGINE: &str = "update the engine, or use another one";
+const CGROUPS_HINT: &str = "its kernel needs the control groups `memory`, `pids` and `cpu`, and an engine without privileges needs them \
+                            delegated (cgroups of version 2, `Delegate=yes` of its user's service)";
+const ENGINE_HINT: &str = "update the engine, or use another one";
 
-/// What helps with a runtime, which has the rules for system calls and the first process in its own keeping.
-const RUNTIME: &str = "gVisor needs the flags `--oci-seccomp` and `--signal-unkillable-policy=linux` for `runsc`, where the engine \
-                       has its runtimes, and Kata Containers `disable_guest_seccomp=false`; or use another runtime";
+/// Hint for a runtime, which itself applies the rules for system calls and protects the init process.
+const RUNTIME_HINT: &str = "gVisor needs the flags `--oci-seccomp` and `--signal-unkillable-policy=linux` for `runsc`, where the engine \
+                            has its runtimes, and Kata Containers `disable_guest_seccomp=false`; or use another runtime";
 
-/// Limits of the kernel's groups, which a kernel of a runtime's own may not show: the first ones above, by name.
+/// Names of the first checks: limits of control groups, which the own kernel of a runtime may not show.
 const CGROUP_LIMITS: [&str; 3] = ["memory", "processes", "cpu"];
 
-/// The first status, which is that of the first of these.
+/// Status of the program when the first check fails.
 const FIRST_STATUS: i32 = 100;
 
-/// Everything is compared with its arguments: `name=value`.
+/// Compares the container with the arguments, `name=value`.
 const PROGRAM: &str = "import ctypes, os, stat, socket, sys
 given = [argument.partition('=')[::2] for argument in sys.argv[1:]]
 asked = dict(given)
@@ -92,53 +93,55 @@ for at, holds in enumerate(checks):
     if not holds: sys.exit(100 + at)
 ";
 
-/// What the kernel keeps from the first process of a container, as code would send it.
+/// Sends the init process a signal in the way of code. The kernel ignores it.
 const KILL: &str = "import os
 try: os.kill(1, 9)
 except OSError: pass
 ";
 
-/// What was seen of what a layer is claimed for.
+/// Layers that were verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VerifiedLimits {
+    /// Memory, processes and CPU are limited.
     pub(crate) limits: bool,
 }
 
-/// Compares what a container of that request is with what the request says, and sees that code cannot end the first process.
+/// Compares a container with its request, and verifies that code cannot end the init process.
 ///
 /// # Errors
-/// `Unsupported` for what is not so.
+/// `Unsupported` for a part of the request that is not enforced.
 pub(crate) async fn verify(
-    made: &ContainerHost,
+    agent: &AgentConnection,
     spec: &CreateSpec,
     options: &Options,
-    asked: &ContainerCreateBody,
+    request: &ContainerCreateBody,
 ) -> Result<VerifiedLimits> {
     let (python, is_runtime) = (&*options.python, options.runtime.is_some());
-    let mut given = arguments(asked);
-    let mut code = made.run(python, PROGRAM, given.clone()).await?;
-    let mut seen = VerifiedLimits {
-        limits: asked.host_config.as_ref().is_some_and(|host| host.memory.is_some()),
+    let mut arguments = arguments(request);
+    let mut status = run_python(agent, python, PROGRAM, arguments.clone()).await?;
+    let mut verified = VerifiedLimits {
+        limits: request.host_config.as_ref().is_some_and(|host| host.memory.is_some()),
     };
-    if is_runtime && limit_of(code).is_some() {
-        // What was not asked for need not be there, and is not claimed.
-        given.retain(|argument| !is_cgroup_limit(argument) || is_asked_for(spec, argument));
-        seen.limits = false;
-        code = made.run(python, PROGRAM, given).await?;
+    if is_runtime && failed_limit(status).is_some() {
+        // A limit that the caller did not request may be missing, and is not claimed then.
+        arguments.retain(|argument| !is_cgroup_limit(argument) || is_requested(spec, argument));
+        verified.limits = false;
+        status = run_python(agent, python, PROGRAM, arguments).await?;
     }
-    evaluate(code, is_runtime)?;
-    let killed = made.run(python, KILL, Vec::new()).await;
+    evaluate(status, is_runtime)?;
+    let killed = run_python(agent, python, KILL, Vec::new()).await;
     evaluate_init_process(killed, is_runtime)?;
-    Ok(seen)
+    Ok(verified)
 }
 
-fn failed(code: Option<i32>) -> Option<usize> {
-    usize::try_from(code?.checked_sub(FIRST_STATUS)?).ok().filter(|at| *at < CHECKS.len())
+/// Returns the index of the check that failed.
+fn failed_check(status: Option<i32>) -> Option<usize> {
+    usize::try_from(status?.checked_sub(FIRST_STATUS)?).ok().filter(|at| *at < CHECKS.len())
 }
 
-/// The limit of a group that is not there.
-fn limit_of(code: Option<i32>) -> Option<&'static str> {
-    CGROUP_LIMITS.get(failed(code)?).copied()
+/// Returns the limit of a control group that is missing.
+fn failed_limit(status: Option<i32>) -> Option<&'static str> {
+    CGROUP_LIMITS.get(failed_check(status)?).copied()
 }
 
 fn name_of(argument: &str) -> &str {
@@ -149,7 +152,7 @@ fn is_cgroup_limit(argument: &str) -> bool {
     CGROUP_LIMITS.contains(&name_of(argument))
 }
 
-fn is_asked_for(spec: &CreateSpec, argument: &str) -> bool {
+fn is_requested(spec: &CreateSpec, argument: &str) -> bool {
     match name_of(argument) {
         "memory" => spec.memory.is_some(),
         "processes" => spec.processes.is_some(),
@@ -157,47 +160,50 @@ fn is_asked_for(spec: &CreateSpec, argument: &str) -> bool {
     }
 }
 
-fn evaluate(code: Option<i32>, is_runtime: bool) -> Result<()> {
-    let failed = failed(code).and_then(|at| CHECKS.get(at));
-    match (code, failed) {
+fn evaluate(status: Option<i32>, is_runtime: bool) -> Result<()> {
+    let failed = failed_check(status).and_then(|at| CHECKS.get(at));
+    match (status, failed) {
         (Some(0), _) => Ok(()),
         (_, Some((what, hint))) => {
-            let who = if is_runtime { "runtime" } else { "engine" };
-            let message = format!("the {who} does not enforce {what}, and does not say so");
-            let hint = if is_runtime { RUNTIME } else { *hint };
+            let part = if is_runtime { "runtime" } else { "engine" };
+            let message = format!("the {part} does not enforce {what}, and does not report that");
+            let hint = if is_runtime { RUNTIME_HINT } else { *hint };
             Err(Error::unsupported("create", message).with_hint(hint))
         }
         _ => Err(Error::new(
             ErrorKind::Unavailable,
             "create",
-            "what the engine has made of the container could not be looked at",
+            "the container could not be verified: the program of the check did not work",
         )),
     }
 }
 
-/// The first process of a namespace ends by no signal from within it that it does not handle. It is our agent, and tells
-/// how the program has ended that has tried.
-fn evaluate_init_process(tried: Result<Option<i32>>, is_runtime: bool) -> Result<()> {
-    let why = match tried {
+/// Evaluates the attempt of a program to end the init process, which is the agent and reports how that program ended. The
+/// kernel lets no signal from within a namespace end its init process, unless the process handles the signal.
+fn evaluate_init_process(attempt: Result<Option<i32>>, is_runtime: bool) -> Result<()> {
+    let why = match attempt {
         Ok(Some(0)) => return Ok(()),
         Ok(_) => None,
         Err(error) => Some(error),
     };
-    let message = "code could end the first process of the container, which is ours";
-    let error =
-        Error::unsupported("create", message).with_hint(if is_runtime { RUNTIME } else { ENGINE });
+    let message = "code could end the first process of the container, which is the agent";
+    let error = Error::unsupported("create", message).with_hint(if is_runtime {
+        RUNTIME_HINT
+    } else {
+        ENGINE_HINT
+    });
     Err(match why {
         Some(why) => error.with_source(why),
         None => error,
     })
 }
 
-fn arguments(asked: &ContainerCreateBody) -> Vec<String> {
+fn arguments(request: &ContainerCreateBody) -> Vec<String> {
     let default = HostConfig::default();
-    let host = asked.host_config.as_ref().unwrap_or(&default);
+    let host = request.host_config.as_ref().unwrap_or(&default);
     let mut given = Vec::new();
     let mut add = |name: &str, value: String| given.push(format!("{name}={value}"));
-    if let Some((user, group)) = asked.user.as_deref().and_then(|user| user.split_once(':')) {
+    if let Some((user, group)) = request.user.as_deref().and_then(|user| user.split_once(':')) {
         add("user", user.to_owned());
         add("group", group.to_owned());
     }
@@ -208,7 +214,7 @@ fn arguments(asked: &ContainerCreateBody) -> Vec<String> {
         add("processes", processes.to_string());
     }
     if let Some(cores) = host.nano_cpus {
-        // Engines round to what the kernel counts in.
+        // Engines round to the unit of the kernel.
         add("cpu", format!("{}.{:09}", cores / 1_000_000_000, cores % 1_000_000_000 + 1_000_000));
     }
     if host.readonly_rootfs != Some(true) {
@@ -223,7 +229,7 @@ fn arguments(asked: &ContainerCreateBody) -> Vec<String> {
     if let Some(size) = host.shm_size {
         add("tmpfs:/dev/shm", size.to_string());
     }
-    // The engine's own, which has a limit, and what was asked for of this host.
+    // The engine's own directory, which has a limit, and the requested mounts of this host.
     add("free:/dev", String::new());
     for mount in host.mounts.iter().flatten().filter(|mount| mount.read_only != Some(true)) {
         add(&format!("free:{}", mount.target.as_deref().unwrap_or_default()), String::new());
@@ -236,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_runtime_does_not_enforce_is_refused_with_what_helps() {
+    fn a_failed_check_is_refused_with_its_hint() {
         for (at, (what, hint)) in CHECKS.iter().enumerate() {
             let code = Some(FIRST_STATUS + i32::try_from(at).unwrap());
             let error = evaluate(code, false).unwrap_err();
@@ -245,22 +251,22 @@ mod tests {
             let error = evaluate(code, true).unwrap_err();
             assert!(error.message().contains(what), "{error:?}");
             assert!(error.hint().is_some_and(|hint| hint.contains("--oci-seccomp")), "{error:?}");
-            assert_eq!(limit_of(code).is_some(), at < CGROUP_LIMITS.len());
+            assert_eq!(failed_limit(code).is_some(), at < CGROUP_LIMITS.len());
         }
         evaluate(Some(0), true).unwrap();
         for code in [None, Some(1), Some(FIRST_STATUS - 1), Some(255)] {
             assert_eq!(evaluate(code, true).unwrap_err().kind(), ErrorKind::Unavailable);
-            assert_eq!(limit_of(code), None);
+            assert_eq!(failed_limit(code), None);
         }
     }
 
-    /// As of a kernel that ends it, when nobody answers any more.
+    /// On a kernel that lets code end the agent, the agent does not answer any more.
     #[test]
-    fn a_first_process_that_code_can_end_is_refused() {
+    fn an_init_process_that_code_can_end_is_refused() {
         evaluate_init_process(Ok(Some(0)), true).unwrap();
         let gone = || Error::new(ErrorKind::Unavailable, "create", "the connection has ended");
-        for tried in [Ok(None), Ok(Some(1)), Err(gone())] {
-            let error = evaluate_init_process(tried, true).unwrap_err();
+        for attempt in [Ok(None), Ok(Some(1)), Err(gone())] {
+            let error = evaluate_init_process(attempt, true).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
             let hint = error.hint().unwrap();
             assert!(hint.contains("--signal-unkillable-policy=linux"), "{error:?}");
@@ -268,11 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_nobody_asked_for_are_told_apart() {
+    fn limits_that_were_not_requested_are_left_out() {
         let mut spec = CreateSpec::default();
         spec.processes = Some(7);
         let given = ["memory=5", "processes=7", "cpu=1.5", "user=1", "tmpfs:/memory=9"];
-        let kept = |argument: &&&str| !is_cgroup_limit(argument) || is_asked_for(&spec, argument);
+        let kept = |argument: &&&str| !is_cgroup_limit(argument) || is_requested(&spec, argument);
         let kept: Vec<_> = given.iter().filter(kept).copied().collect();
         assert_eq!(kept, ["processes=7", "user=1", "tmpfs:/memory=9"]);
     }

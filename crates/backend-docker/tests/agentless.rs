@@ -26,7 +26,7 @@ fn builder(image: &str) -> SandboxBuilder<SingleBackend> {
     Sandbox::builder(Arc::new(DockerBackend::default())).image(image)
 }
 
-async fn plain(image: &str) -> Sandbox {
+async fn agentless(image: &str) -> Sandbox {
     builder(image).provider_option("engine", "none").create().await.unwrap()
 }
 
@@ -34,8 +34,8 @@ fn fact(sandbox: &Sandbox, name: &str) -> String {
     sandbox.info().unwrap().metadata[name].as_str().unwrap().to_owned()
 }
 
-/// It takes what all of it would have taken, and says so.
-fn names_python(error: &Error) {
+/// Checks an error that names Python as missing.
+fn check_names_python(error: &Error) {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.hint().is_some_and(|hint| hint.contains("python3")), "{error:?}");
 }
@@ -46,12 +46,12 @@ async fn an_image_without_python_has_commands_and_files() {
     build_debian();
     build_busybox();
     for image in [DEBIAN, BUSYBOX] {
-        // Nobody has said that nothing runs code there.
+        // Without the option `engine`.
         let sandbox = builder(image).create().await.unwrap();
         assert_eq!(fact(&sandbox, "engine"), "none");
-        let said = sandbox.commands().run("echo $((40 + 2)); echo no >&2; exit 3").await.unwrap();
-        assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("42\n", "no\n"));
-        assert_eq!(said.exit_code, 3);
+        let result = sandbox.commands().run("echo $((40 + 2)); echo no >&2; exit 3").await.unwrap();
+        assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("42\n", "no\n"));
+        assert_eq!(result.exit_code, 3);
         let files = sandbox.files();
         files.write("a/b", "content").await.unwrap();
         assert_eq!(files.read_text("a/b").await.unwrap(), "content");
@@ -60,38 +60,38 @@ async fn an_image_without_python_has_commands_and_files() {
     }
 }
 
-/// An engine goes on with what it was asked for.
+/// An engine does not cancel the start of a command.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_command_that_is_given_up_while_it_starts_is_ended() {
+async fn a_command_that_is_cancelled_while_it_starts_is_ended() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
-    let begun = Instant::now();
+    let sandbox = agentless(BUSYBOX).await;
+    let started = Instant::now();
     sandbox.commands().run("true").await.unwrap();
-    let usual = begun.elapsed();
+    let duration = started.elapsed();
     for part in 1..8 {
         let start = sandbox.commands().run(["sleep", "4711"]).start();
-        drop(timeout(usual * part / 8, start).await);
+        drop(timeout(duration * part / 8, start).await);
     }
-    sleep(usual).await;
-    let begun = Instant::now();
+    sleep(duration).await;
+    let started = Instant::now();
     loop {
         let left = sandbox.commands().run("pidof sleep").await.unwrap().stdout;
         if left.is_empty() {
             break;
         }
-        assert!(begun.elapsed() < TEST_TIMEOUT, "{left} are left");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{left} are left");
         sleep(Duration::from_millis(100)).await;
     }
     sandbox.terminate().await.unwrap();
 }
 
-/// Each takes the engine a few commands, so that two hundred are minutes of a busy machine.
+/// Each file takes a few execs, so that two hundred of the suite would be minutes of a busy machine.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn many_files_at_once_are_all_right() {
+async fn many_files_at_once_are_written_and_read() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
+    let sandbox = agentless(BUSYBOX).await;
     let one = |i: usize| {
         let sandbox = sandbox.clone();
         tokio::spawn(async move {
@@ -108,20 +108,20 @@ async fn many_files_at_once_are_all_right() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn what_takes_python_names_it() {
+async fn operations_that_need_python_name_it() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
+    let sandbox = agentless(BUSYBOX).await;
     let capabilities = sandbox.capabilities();
     assert!(capabilities.commands && capabilities.files && capabilities.command_pty);
     assert!(!capabilities.run_code && !capabilities.contexts && !capabilities.snapshot);
-    names_python(&sandbox.run_code("1").await.unwrap_err());
-    names_python(&sandbox.create_context(Some("x")).await.unwrap_err());
-    names_python(&sandbox.get_variable("x").await.unwrap_err());
-    names_python(&sandbox.install_packages(["six"]).await.unwrap_err());
-    names_python(&sandbox.create_snapshot("x").await.map(drop).unwrap_err());
-    names_python(&sandbox.files().watch(".", false).await.map(drop).unwrap_err());
-    names_python(&sandbox.expose_port(80).await.unwrap_err());
-    names_python(&sandbox.pause().await.unwrap_err());
+    check_names_python(&sandbox.run_code("1").await.unwrap_err());
+    check_names_python(&sandbox.create_context(Some("x")).await.unwrap_err());
+    check_names_python(&sandbox.get_variable("x").await.unwrap_err());
+    check_names_python(&sandbox.install_packages(["six"]).await.unwrap_err());
+    check_names_python(&sandbox.create_snapshot("x").await.map(drop).unwrap_err());
+    check_names_python(&sandbox.files().watch(".", false).await.map(drop).unwrap_err());
+    check_names_python(&sandbox.expose_port(80).await.unwrap_err());
+    check_names_python(&sandbox.pause().await.unwrap_err());
     for (what, builder) in [
         ("network", builder(BUSYBOX).network(NetworkPolicy::all())),
         ("mounts", builder(BUSYBOX).mount(Mount::new("/usr/share", "/data/x"))),
@@ -133,16 +133,16 @@ async fn what_takes_python_names_it() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn who_asks_for_code_gets_no_sandbox_without_it() {
+async fn a_create_that_needs_code_gets_no_sandbox_without_it() {
     build_busybox();
-    let asked = [
+    let builders = [
         builder(BUSYBOX).provider_option("engine", "python"),
         builder(BUSYBOX).provider_option("engine", "jupyter"),
         builder(BUSYBOX).provider_option("python", "python3"),
         builder(BUSYBOX).single_use(SingleUse::Code),
         builder(BUSYBOX).network(NetworkPolicy::all()),
     ];
-    for builder in asked {
+    for builder in builders {
         let error = builder.create().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
         assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
@@ -156,37 +156,36 @@ async fn an_image_without_a_shell_is_refused() {
     std::fs::write(folder.path().join("file"), "x").unwrap();
     let name = "code-sandboxes-test-nothing";
     build(name, "FROM scratch\nCOPY file /file\n", folder.path()).await;
-    let asked = builder(name).provider_option("engine", "none");
-    for builder in [asked, builder(name)] {
+    let explicit = builder(name).provider_option("engine", "none");
+    for builder in [explicit, builder(name)] {
         let error = builder.create().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
         assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
     }
 }
 
-/// Its entry point is somebody else's program.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn what_an_image_would_run_is_not_run() {
+async fn the_entry_point_of_an_image_does_not_run() {
     build_busybox();
     let folder = tempfile::tempdir().unwrap();
     let name = "code-sandboxes-test-entry";
     let recipe =
         format!("FROM {BUSYBOX}\nENV OF_IMAGE=yes\nENTRYPOINT [\"/bin/false\"]\nCMD [\"x\"]\n");
     build(name, &recipe, folder.path()).await;
-    let said = plain(name).await.commands().run("echo $OF_IMAGE; pwd").await.unwrap();
-    assert_eq!(said.stdout, "yes\n/workspace\n");
+    let result = agentless(name).await.commands().run("echo $OF_IMAGE; pwd").await.unwrap();
+    assert_eq!(result.stdout, "yes\n/workspace\n");
 }
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn what_an_image_lacks_is_named() {
+async fn missing_tools_of_an_image_are_named() {
     build_debian();
     let folder = tempfile::tempdir().unwrap();
     let name = "code-sandboxes-test-without-tar";
     let recipe = format!("FROM {DEBIAN}\nUSER 0:0\nRUN rm $(which tar stat)\n");
     build(name, &recipe, folder.path()).await;
-    let sandbox = plain(name).await;
+    let sandbox = agentless(name).await;
     let files = sandbox.files();
     for (program, error) in [
         ("stat", files.list(".").await.map(drop).unwrap_err()),
@@ -200,55 +199,55 @@ async fn what_an_image_lacks_is_named() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn commands_are_as_closed_in_as_code_is() {
+async fn commands_are_isolated_like_code() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
+    let sandbox = agentless(BUSYBOX).await;
     let info = sandbox.info().unwrap();
     assert_eq!(info.isolation.unwrap().mode, IsolationMode::Strict);
     let user = fact(&sandbox, "user");
-    let said = sandbox.commands().run("cat /proc/self/status; id -u; id -g").await.unwrap();
-    let has = |line: &str| said.stdout.lines().any(|other| other == line);
+    let result = sandbox.commands().run("cat /proc/self/status; id -u; id -g").await.unwrap();
+    let has = |line: &str| result.stdout.lines().any(|other| other == line);
     let lines = ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"];
-    assert!(lines.into_iter().all(has), "{}", said.stdout);
-    assert!(has("NoNewPrivs:\t1") && has("Seccomp:\t2"), "{}", said.stdout);
-    assert!(user.split(':').all(has), "{user}: {}", said.stdout);
+    assert!(lines.into_iter().all(has), "{}", result.stdout);
+    assert!(has("NoNewPrivs:\t1") && has("Seccomp:\t2"), "{}", result.stdout);
+    assert!(user.split(':').all(has), "{user}: {}", result.stdout);
     let limits = "ulimit -Sn; ulimit -Hn; ulimit -c; ls /sys/class/net; touch /x /etc/x 2>&1";
-    let said = sandbox.commands().run(limits).await.unwrap();
-    assert!(said.stdout.starts_with("1024\n4096\n0\nlo\n"), "{said:?}");
-    assert_eq!(said.stdout.matches("Read-only").count(), 2, "{said:?}");
-    // Nor can it keep its first process from hearing that its owner is gone.
+    let result = sandbox.commands().run(limits).await.unwrap();
+    assert!(result.stdout.starts_with("1024\n4096\n0\nlo\n"), "{result:?}");
+    assert_eq!(result.stdout.matches("Read-only").count(), 2, "{result:?}");
+    // A command can neither end the init process nor hold its input open.
     let line = "kill -9 1; kill -15 1; (: <>/proc/1/fd/0) 2>/dev/null || echo closed; kill -9 -1";
     let _ = sandbox.commands().run(line).await.unwrap();
-    let said = sandbox.commands().run("cat /proc/1/fd/0; ls -l /proc/1/fd").await.unwrap();
-    assert!(said.exit_code != 0 && said.stderr.contains("ermission denied"), "{said:?}");
+    let result = sandbox.commands().run("cat /proc/1/fd/0; ls -l /proc/1/fd").await.unwrap();
+    assert!(result.exit_code != 0 && result.stderr.contains("ermission denied"), "{result:?}");
 }
 
-/// What ends is taken away by the first process, which is a shell.
+/// The init process, a shell, reaps processes whose parent has ended.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn what_was_left_behind_does_not_pile_up() {
+async fn orphans_are_reaped() {
     build_busybox();
     let sandbox =
         builder(BUSYBOX).provider_option("engine", "none").processes(40).create().await.unwrap();
     for _ in 0..3 {
         let line = "for i in $(seq 20); do (true &); done; sleep 0.3; ps -o stat | grep -c Z";
-        let said = sandbox.commands().run(line).await.unwrap();
-        assert_eq!(said.stdout.trim(), "0", "{said:?}");
+        let result = sandbox.commands().run(line).await.unwrap();
+        assert_eq!(result.stdout.trim(), "0", "{result:?}");
     }
 }
 
-/// The engine tells of the end when everything is read, and nobody reads.
+/// The engine reports an exit only when all output is read.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn ends_are_told_though_nobody_reads() {
+async fn an_exit_is_reported_while_output_is_unread() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
+    let sandbox = agentless(BUSYBOX).await;
     let limit = Duration::from_secs(20);
     let line = "head -c 350000 /dev/zero; exit 3";
     let mut in_time =
         sandbox.commands().run(line).timeout(Duration::from_secs(4)).start().await.unwrap();
     let mut killed = sandbox.commands().run(["yes"]).start().await.unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     timeout(limit, killed.control.signal(9, true)).await.unwrap().unwrap();
     sleep(Duration::from_secs(6)).await;
     let outcome = async |command: &mut sandbox_core::Command| {
@@ -262,9 +261,13 @@ async fn ends_are_told_though_nobody_reads() {
         }
     };
     let (_, outcome_of_killed) = outcome(&mut killed).await;
-    assert_eq!(outcome_of_killed.usage.cpu_time, None, "nobody has counted it");
+    assert_eq!(outcome_of_killed.usage.cpu_time, None, "it is not counted");
     assert_eq!((outcome_of_killed.exit_code, outcome_of_killed.signal), (137, Some(9)));
-    assert!(outcome_of_killed.duration < 5.0, "{outcome_of_killed:?} after {:?}", began.elapsed());
+    assert!(
+        outcome_of_killed.duration < 5.0,
+        "{outcome_of_killed:?} after {:?}",
+        started.elapsed()
+    );
     let (bytes, outcome) = outcome(&mut in_time).await;
     assert_eq!((bytes, outcome.exit_code), (350_000, 3), "{outcome:?}");
     assert_eq!(outcome.failure, None);
@@ -272,9 +275,9 @@ async fn ends_are_told_though_nobody_reads() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_timeout_ends_everything_that_was_started() {
+async fn a_timeout_ends_all_processes_of_a_command() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
+    let sandbox = agentless(BUSYBOX).await;
     let line = "setsid sh -c 'trap \"\" 1 2 15; while :; do sleep 1; done' mark & \
                 (sh -c 'while :; do sleep 1; done' mark &); sleep 300";
     let command = sandbox.commands().run(line).timeout(Duration::from_secs(2));
@@ -284,24 +287,24 @@ async fn a_timeout_ends_everything_that_was_started() {
     assert_eq!(left.stdout.trim(), "0", "{left:?}");
 }
 
-/// The client of the engine takes some bytes for headers where there are none.
+/// The client library would parse some of these bytes as headers.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn a_terminal_shows_every_byte() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
+    let sandbox = agentless(BUSYBOX).await;
     let line =
         "stty -opost; for i in 1 2 3 4 5; do printf '\\001\\000\\002x'; sleep 0.1; done; stty size";
     let size = PtySize { columns: 91, rows: 27 };
-    let said = sandbox.commands().run(line).pty(size).await.unwrap();
-    assert_eq!(said.stdout.trim(), "\u{1}\0\u{2}x".repeat(5) + "27 91", "{said:?}");
+    let result = sandbox.commands().run(line).pty(size).await.unwrap();
+    assert_eq!(result.stdout.trim(), "\u{1}\0\u{2}x".repeat(5) + "27 91", "{result:?}");
 }
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_container_that_ends_ends_what_runs_in_it() {
+async fn the_end_of_a_container_ends_its_commands() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
+    let sandbox = agentless(BUSYBOX).await;
     let name = fact(&sandbox, "container");
     let running = tokio::spawn({
         let sandbox = sandbox.clone();
@@ -318,14 +321,14 @@ async fn a_container_that_ends_ends_what_runs_in_it() {
     assert_eq!(sandbox.info().unwrap().status, SandboxStatus::Terminated);
 }
 
-/// Set for the copy of this program that is killed.
+/// Variable with the file of the container's name, set in the owner that is killed.
 const OWNER: &str = "SANDBOX_TEST_PLAIN_OWNER";
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn nothing_is_left_of_an_owner_that_was_killed() {
     if std::env::var_os(OWNER).is_some() {
-        let sandbox = plain(BUSYBOX).await;
+        let sandbox = agentless(BUSYBOX).await;
         let busy = sandbox.commands().run("yes >/dev/null").start().await.unwrap();
         std::fs::write(std::env::var(OWNER).unwrap(), fact(&sandbox, "container")).unwrap();
         sleep(TEST_TIMEOUT * 10).await;
@@ -333,25 +336,25 @@ async fn nothing_is_left_of_an_owner_that_was_killed() {
     }
     build_busybox();
     let folder = tempfile::tempdir().unwrap();
-    let told = folder.path().join("container");
+    let file = folder.path().join("container");
     let test = "nothing_is_left_of_an_owner_that_was_killed";
     let mut owner = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["--include-ignored", "--exact", test])
-        .env(OWNER, &told)
+        .env(OWNER, &file)
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     let name = loop {
-        assert!(began.elapsed() < TEST_TIMEOUT, "there is no container");
-        match std::fs::read_to_string(&told) {
+        assert!(started.elapsed() < TEST_TIMEOUT, "there is no container");
+        match std::fs::read_to_string(&file) {
             Ok(name) if !name.is_empty() => break name,
             _ => sleep(Duration::from_millis(50)).await,
         }
     };
     let filter = format!("name={name}");
     let listed = async || docker(&["ps", "--all", "--quiet", "--filter", &filter]).await;
-    assert!(!listed().await.is_empty(), "control");
+    assert!(!listed().await.is_empty(), "control: the container exists");
     owner.kill().await.unwrap();
     let killed = Instant::now();
     while !listed().await.is_empty() {
@@ -360,18 +363,18 @@ async fn nothing_is_left_of_an_owner_that_was_killed() {
     }
 }
 
-/// Who started a command says how it ended, and code can stop that one, as it can everything of its user.
+/// A command can stop the shell that reports its exit, which has the same user.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_command_that_stops_who_started_it_is_over_all_the_same() {
+async fn a_command_that_stops_its_parent_ends_all_the_same() {
     build_busybox();
-    let sandbox = plain(BUSYBOX).await;
+    let sandbox = agentless(BUSYBOX).await;
     let command = sandbox.commands().run("kill -STOP $PPID; echo x; exit 3").timeout(TEST_TIMEOUT);
-    let result = timeout(TEST_TIMEOUT / 2, command).await.expect("it is over").unwrap();
+    let result = timeout(TEST_TIMEOUT / 2, command).await.expect("it has ended").unwrap();
     assert_eq!((result.stdout.as_str(), result.exit_code), ("x\n", 3), "{result:?}");
     let limit = Duration::from_millis(500);
     let command = sandbox.commands().run("kill -STOP $PPID; echo x").timeout(limit);
-    let result = timeout(TEST_TIMEOUT / 2, command).await.expect("its limit holds").unwrap();
+    let result = timeout(TEST_TIMEOUT / 2, command).await.expect("its limit is enforced").unwrap();
     assert_eq!(result.stdout, "x\n", "{result:?}");
     assert_eq!(sandbox.commands().run("echo on").await.unwrap().stdout, "on\n");
     sandbox.terminate().await.unwrap();
@@ -383,7 +386,7 @@ async fn a_fifo_is_left_out_of_a_copy_and_named() {
     build_debian();
     build_busybox();
     for image in [DEBIAN, BUSYBOX] {
-        let sandbox = plain(image).await;
+        let sandbox = agentless(image).await;
         let line = "mkdir -p d/e; mkfifo d/e/pipe; echo x >d/e/file; ln -s e/file d/link";
         assert!(sandbox.commands().run(line).await.unwrap().success());
         let directory = tempfile::tempdir().unwrap();
@@ -394,24 +397,24 @@ async fn a_fifo_is_left_out_of_a_copy_and_named() {
     }
 }
 
-/// A limit holds where nothing can be ended, and does not wait long for what cannot come.
+/// Nothing in a paused container can be ended, and a run does not wait long for that.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_limit_holds_in_a_container_that_is_paused_from_outside() {
+async fn a_limit_is_enforced_in_a_container_that_is_paused_from_outside() {
     let sandbox = builder(backend_docker::DEFAULT_IMAGE).create().await.unwrap();
     let running = sandbox.clone();
     let run = tokio::spawn(async move {
-        let code = running.run_code("print('begun')\nimport time\ntime.sleep(60)");
+        let code = running.run_code("print('started')\nimport time\ntime.sleep(60)");
         code.timeout(Duration::from_secs(1)).await
     });
     while !sandbox.is_executing() {
         sleep(Duration::from_millis(5)).await;
     }
     docker(&["pause", &fact(&sandbox, "container")]).await;
-    let begun = Instant::now();
+    let paused = Instant::now();
     let result = timeout(TEST_TIMEOUT, run).await.unwrap().unwrap().unwrap();
     assert_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(paused.elapsed() < Duration::from_secs(8), "{:?}", paused.elapsed());
     let error = sandbox.run_code("1").await.unwrap_err();
     assert!(error.to_string().contains("paused from outside"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The behaviour suite over `local-docker` without anything that runs code, in an image without Python.
+//! The behaviour suite over `local-docker` without a runner of code, in an image without Python.
 
 #[path = "support/differences.rs"]
 mod differences;
@@ -35,23 +35,19 @@ const GROUPS: [&str; 11] = [
     "watch",
 ];
 
-/// Those of them in which starting programs through the engine makes the most difference.
+/// The groups that depend most on engine execs, which run every time.
 const ALWAYS: [&str; 6] =
     ["commands", "files", "unsupported", "slow_reader", "orphans", "limits_output"];
 
-/// Why the others are not run.
 const CODE: &str = "about code, which an image without Python does not run";
 
-/// What a shell between the engine and the command is seen by.
-const INPUT: &str = "whether a command has closed its standard input is not seen through an engine";
+const INPUT: &str = "an engine does not report that a command has closed its standard input";
 
-/// What is told of two streams.
-const STREAMS: &str = "an engine carries the streams of a command side by side, in no order";
+const STREAMS: &str = "an engine carries the streams of a command separately, in no common order";
 
-/// What each command takes.
 const MANY: &str = "an engine takes a good part of a tenth of a second for each command";
 
-/// The backend for what is asked of it here.
+/// The backend with a default image and without a runner.
 #[derive(Debug, Default)]
 struct WithoutCode(DockerBackend);
 
@@ -89,10 +85,9 @@ impl Backend for WithoutCode {
     async fn create(&self, call: &CallContext, mut spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         spec.image.get_or_insert_with(|| DEBIAN.to_owned());
         spec.provider_options.insert("engine".to_owned(), json!("none"));
-        let made = self.0.create(call, spec).await?;
-        // What is said here of what it can do is what it says itself.
-        assert_eq!(made.capabilities(), self.capabilities(), "its capabilities");
-        Ok(made)
+        let instance = self.0.create(call, spec).await?;
+        assert_eq!(instance.capabilities(), self.capabilities(), "its own capabilities");
+        Ok(instance)
     }
 
     async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
@@ -125,7 +120,7 @@ fn main() -> ExitCode {
         return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
     }
     build_debian();
-    let target = Target::new("local-docker-plain", || Arc::new(WithoutCode::default()));
+    let target = Target::new("local-docker-agentless", || Arc::new(WithoutCode::default()));
     let target = of_containers(target)
         .only(GROUPS, CODE)
         .differs("background::the_order_of_streams_is_kept", STREAMS)

@@ -14,22 +14,20 @@ use differences::{FULL_ONLY, VARIABLE, of_containers};
 use kernels::of_kernels;
 use sandbox_conformance::Target;
 
-/// The group about what the way to a kernel decides. What else kernels do is the same in cells, or in tests/kernels.rs.
+/// The group that depends on the connection with a kernel. Other properties of kernels are tested in cells and in
+/// tests/kernels.rs.
 const GROUPS: [&str; 1] = ["streams"];
 
-/// What the image's version of pyzmq needs for every message.
 const IMPORTS: &str =
-    "that kernel imports while it answers, and what its code takes away is missing";
+    "the image's version of pyzmq imports modules for every message, which the code has removed";
 
-/// What becomes of a process that has lost its parent.
-const ORPHANS: &str = "the interpreter inherits them, and what has ended counts as a process until the interpreter ends, so that the limit \
-     is met; copies of a kernel tell that slowly";
+const ORPHANS: &str = "the interpreter inherits orphans, which count as processes until it ends, so that the limit is reached; copies \
+     of a kernel report that slowly";
 
-/// Why a death is taken for lack of memory.
-const SINCE_ITS_START: &str = "requests of a kernel pass the agent by, so it asks what the engine's kernel has ended since that \
-     kernel was started";
+const SINCE_ITS_START: &str = "requests of a kernel bypass the agent, so it compares the out-of-memory count with that at the start of \
+     the kernel";
 
-/// Why listing snapshots is not refused. Making one of a kernel is: tests/kernels.rs.
+/// Only the creation of a kernel's snapshot is refused: tests/kernels.rs.
 const OF_WORKERS: &str = "the backend has snapshots, of sandboxes with workers";
 
 fn main() -> ExitCode {

@@ -1,4 +1,5 @@
-//! What becomes of containers when their owners go. Needs an engine and the image: `cargo xtask test-docker`.
+//! Containers with a real engine: isolation, ends, images and snapshots. Needs an engine and the image: `cargo xtask
+//! test-docker`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
@@ -56,7 +57,7 @@ async fn is_gone(name: &str) -> bool {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_container_is_as_closed_as_it_says() {
+async fn a_container_is_as_closed_as_info_reports() {
     assert!(has_engine(), "there is no engine to test with");
     let sandbox = create().await;
     let name = container(&sandbox);
@@ -72,7 +73,7 @@ async fn a_container_is_as_closed_as_it_says() {
     for layer in ["no-capabilities", "seccomp", "read-only-root", "no-network"] {
         assert!(layers.iter().any(|known| known == layer), "{layer} in {layers:?}");
     }
-    // As from within: nothing of the host's own paths.
+    // Seen from inside: no paths of the host.
     let groups = "sorted({line.split(':', 2)[2].strip() for line in open('/proc/self/cgroup')})";
     assert_eq!(sandbox.run_code(groups).await.unwrap().text(), Some("['/']"));
     let code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n\
@@ -80,16 +81,16 @@ async fn a_container_is_as_closed_as_it_says() {
                 return call(*arguments) == -1 and ctypes.get_errno()\n\
                 [refusal(libc.ptrace, 0, 0, 0, 0), refusal(libc.unshare, 0x10000000), \
                 refusal(libc.syscall, 425, 8, 0), refusal(libc.getppid)]";
-    // Of the kernel itself the third would be an address that is none.
+    // Without the filter the third call would fail with EFAULT.
     assert_eq!(sandbox.run_code(code).await.unwrap().text(), Some("[1, 1, 1, False]"));
     sandbox.terminate().await.unwrap();
     assert!(is_gone(&name).await, "{name} stays after its end");
 }
 
-/// Whoever has the descriptors of the first process could speak for it, and whoever ends it ends the sandbox.
+/// Code with the descriptors of the init process could send messages in its place, and its end would end the sandbox.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn code_cannot_reach_the_first_process() {
+async fn code_cannot_reach_the_init_process() {
     assert!(has_engine(), "there is no engine to test with");
     let sandbox = create().await;
     let code = "
@@ -104,13 +105,13 @@ for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP]:
 found";
     let result = sandbox.run_code(code).await.unwrap();
     assert_eq!(result.text(), Some("[]"), "{result:?}");
-    // The control: the same does find something where it may look.
+    // Control: code can read these files of its own process.
     let own =
         "[bool(os.listdir('/proc/self/fd')), open('/proc/self/environ', 'rb').read(1) != None]";
     assert_eq!(sandbox.run_code(own).await.unwrap().text(), Some("[True, True]"));
 }
 
-/// The container of an owner that was killed: that test in a process of its own, which then says which one it has.
+/// Runs a test as an owner in another process, kills it, and returns the container that it printed.
 async fn container_of_a_killed_owner(test: &str) -> String {
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", test])
@@ -119,15 +120,15 @@ async fn container_of_a_killed_owner(test: &str) -> String {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let mut said = String::new();
+    let mut printed = String::new();
     let mut output = owner.stdout.take().unwrap();
     let mut buffer = [0; 4096];
-    while !said.contains("container sandbox-") || !said.contains('.') {
+    while !printed.contains("container sandbox-") || !printed.contains('.') {
         let count = tokio::io::AsyncReadExt::read(&mut output, &mut buffer).await.unwrap();
-        assert!(count > 0, "the owner has ended: {said}");
-        said += &String::from_utf8_lossy(&buffer[..count]);
+        assert!(count > 0, "the owner has ended: {printed}");
+        printed += &String::from_utf8_lossy(&buffer[..count]);
     }
-    let name = said.split("container ").nth(1).unwrap().split('.').next().unwrap().to_owned();
+    let name = printed.split("container ").nth(1).unwrap().split('.').next().unwrap().to_owned();
     assert_eq!(docker(&["inspect", "--format", "{{.State.Running}}", &name]).await, "true");
     owner.start_kill().unwrap();
     owner.wait().await.unwrap();
@@ -147,10 +148,10 @@ async fn nothing_is_left_of_a_killed_owner() {
     assert!(is_gone(&name).await, "{name} outlives its owner");
 }
 
-/// The agent goes on when all others are held.
+/// The agent runs while all other processes are paused.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn nothing_is_left_of_what_a_killed_owner_has_paused() {
+async fn nothing_is_left_of_a_paused_sandbox_of_a_killed_owner() {
     assert!(has_engine(), "there is no engine to test with");
     if std::env::var_os(OWNER).is_some() {
         let sandbox = create().await;
@@ -158,14 +159,14 @@ async fn nothing_is_left_of_what_a_killed_owner_has_paused() {
         println!("container {}.", container(&sandbox));
         return sleep(TEST_TIMEOUT).await;
     }
-    let test = "nothing_is_left_of_what_a_killed_owner_has_paused";
+    let test = "nothing_is_left_of_a_paused_sandbox_of_a_killed_owner";
     let name = container_of_a_killed_owner(test).await;
     assert!(is_gone(&name).await, "{name} stays");
 }
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_missing_image_says_how_to_get_it() {
+async fn a_missing_image_is_reported_with_how_to_get_it() {
     assert!(has_engine(), "there is no engine to test with");
     let builder = Sandbox::builder(Arc::new(DockerBackend::default()));
     let error = builder.image("no-such-image:at-all").create().await.unwrap_err();
@@ -190,13 +191,13 @@ async fn images_are_listed_and_built_on_one_another() {
     assert!(error.message().contains("code-sandboxes-test:built"), "{error:?}");
     assert!(error.hint().is_some_and(|hint| hint.contains("--base")), "{error:?}");
 
-    // It has all that is fetched, so nothing has to be reached.
+    // The base has everything that is fetched, so the build needs no network.
     build.base = Some(DEFAULT_IMAGE.to_owned());
     build.network = Some("none".to_owned());
-    let mut said = Vec::new();
-    let built = images.build(&build, |line| said.push(line.to_owned())).await;
-    assert_eq!(built.unwrap(), "code-sandboxes-test:built", "{said:#?}");
-    assert!(said.iter().any(|line| line.contains("Successfully built")), "{said:#?}");
+    let mut lines = Vec::new();
+    let built = images.build(&build, |line| lines.push(line.to_owned())).await;
+    assert_eq!(built.unwrap(), "code-sandboxes-test:built", "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("Successfully built")), "{lines:#?}");
     assert!(names().await.contains(&"code-sandboxes-test:built".to_owned()));
     let builder = Sandbox::builder(Arc::new(DockerBackend::default()));
     let sandbox = builder.image("code-sandboxes-test:built").create().await.unwrap();
@@ -206,10 +207,10 @@ async fn images_are_listed_and_built_on_one_another() {
     docker(&["image", "rm", "--force", "code-sandboxes-test:built"]).await;
 }
 
-/// The kernel counts much for users that no limit of a container counts. What one has left of it says who shares it.
+/// The kernel counts some resources by user, which no limit of a container counts.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn what_is_counted_for_users_is_counted_for_each_container() {
+async fn resources_of_users_are_counted_for_each_container() {
     assert!(has_engine(), "there is no engine to test with");
     let (one, other) = (create().await, create().await);
     assert_ne!(user(&one), user(&other));
@@ -219,7 +220,7 @@ libc = ctypes.CDLL(None)
 held = 0
 while held < 1000 and libc.inotify_init() >= 0: held += 1
 held";
-    // The control: it does come to an end, and by the kernel's count for users.
+    // Control: the kernel's limit for users is reached.
     let all = one.run_code(code).await.unwrap();
     let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap();
     let most: u32 = most.trim().parse::<u32>().unwrap().min(1000);
@@ -228,10 +229,10 @@ held";
     assert_eq!(all.text(), Some(&*most.to_string()), "{all:?}");
 }
 
-/// What is written and unpacked there may be executed, and loaded by what runs.
+/// Writable directories are not mounted `noexec`.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_program_and_a_library_that_are_copied_there_run() {
+async fn a_copied_program_and_a_copied_library_run() {
     assert!(has_engine(), "there is no engine to test with");
     let sandbox = create().await;
     let code = "
@@ -256,7 +257,7 @@ async fn fifty_answer_at_once() {
         Ok::<_, sandbox_core::Error>((sandbox, result.text().map(str::to_owned)))
     };
     let answers = futures_util::future::join_all((0..50).map(one)).await;
-    // All of them are held until here.
+    // All sandboxes are alive until here.
     let answers = answers.into_iter().collect::<Result<Vec<_>, _>>().unwrap();
     for (number, (_, answer)) in answers.iter().enumerate() {
         assert_eq!(answer.as_deref(), Some(&*(number * 2).to_string()));
@@ -277,65 +278,68 @@ async fn until(is_so: impl AsyncFn() -> bool, otherwise: &str) {
     }
 }
 
-/// An engine goes on with what it was asked for, and a container that it has made then is removed.
+/// An engine finishes a request of a cancelled create, and the container that it creates is removed.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn nothing_is_left_of_a_create_that_is_given_up() {
+async fn nothing_is_left_of_a_cancelled_create() {
     assert!(has_engine(), "there is no engine to test with");
-    // So that those of other tests can be told apart.
-    let image = "sandbox-test-given-up";
+    // Distinguishes these containers from those of other tests.
+    let image = "sandbox-test-cancelled";
     docker(&["tag", DEFAULT_IMAGE, image]).await;
     let backend = Arc::new(DockerBackend::default());
     let create = || Sandbox::builder(Arc::<DockerBackend>::clone(&backend)).image(image).create();
-    // The first takes longer, and any one may: the engine does other things besides.
+    // The first create takes longer, and any other may on a busy engine.
     let mut whole = Duration::MAX;
     for _ in 0..4 {
-        let began = Instant::now();
+        let started = Instant::now();
         let sandbox = create().await.unwrap();
-        whole = whole.min(began.elapsed());
+        whole = whole.min(started.elapsed());
         sandbox.terminate().await.unwrap();
     }
-    // Events are counted by whole seconds, and those were others.
+    // Events are selected by whole seconds, and the creates above do not count.
     sleep(Duration::from_secs(1)).await;
     let since = now();
-    // From before a container is asked for to after it has started, however fast this machine is.
-    let mut given_up = 0;
+    // From before the request for a container to after its start, at the speed of this machine.
+    let mut cancelled = 0;
     for part in 1..=12 {
-        given_up += u32::from(timeout(whole * part / 14, create()).await.is_err());
+        cancelled += u32::from(timeout(whole * part / 14, create()).await.is_err());
     }
-    assert!(given_up > 6, "{given_up} were given up");
+    assert!(cancelled > 6, "{cancelled} were cancelled");
     let label = format!("label=code-sandboxes.image={image}");
     let is_left =
         async || !docker(&["ps", "--all", "--quiet", "--filter", &label]).await.is_empty();
     sleep(Duration::from_secs(1)).await;
-    until(async || !is_left().await, "a container that nobody has waited for stays").await;
-    // The control: some of them were there.
+    until(async || !is_left().await, "a container of a cancelled create stays").await;
+    // Control: some of the containers existed.
     let (since, until) = (since.to_string(), now().to_string());
     let events = ["events", "--since", &since, "--until", &until, "--format", "{{.Action}}"];
-    let made =
+    let created =
         docker(&[&events[..], &["--filter", &label, "--filter", "event=create"]].concat()).await;
-    let (made, given_up) = (made.lines().count(), usize::try_from(given_up).unwrap());
-    assert!(made > 12 - given_up, "{made} containers were made, of 12, and {given_up} given up");
-    docker(&["image", "rm", "sandbox-test-given-up"]).await;
+    let (created, cancelled) = (created.lines().count(), usize::try_from(cancelled).unwrap());
+    assert!(
+        created > 12 - cancelled,
+        "{created} of 12 containers were created, and {cancelled} cancelled"
+    );
+    docker(&["image", "rm", image]).await;
 }
 
-/// A backend that keeps its snapshots there.
+/// Returns a backend with its snapshots in that folder.
 fn with_snapshots_in(folder: &std::path::Path) -> Arc<DockerBackend> {
     let mut config = DockerConfig::default();
     config.snapshot_directory = Some(folder.join("snapshots"));
     Arc::new(DockerBackend::new(config))
 }
 
-/// Files keep their owner in the image of a snapshot, so what starts from it is that one.
+/// Files keep their owner in the image of a snapshot, so sandboxes from it run as that user.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn files_of_a_snapshot_are_those_of_who_starts_from_it() {
+async fn a_sandbox_from_a_snapshot_owns_its_files() {
     assert!(has_engine(), "there is no engine to test with");
     let folder = tempfile::tempdir().unwrap();
     let backend = with_snapshots_in(folder.path());
     let builder = || Sandbox::builder(Arc::<DockerBackend>::clone(&backend));
     let changing = builder().provider_option("writable_root", true).create().await.unwrap();
-    // A place of the image that anybody may write to, and one in memory.
+    // A directory of the image that every user may write to, and one in memory.
     let code = "
 import os
 _ = os.umask(0o077)
@@ -355,7 +359,7 @@ for path in ['/run/lock/own', '/workspace/own']:
     assert_eq!(user(&restored), user(&changing));
     let found = restored.run_code(read).await.unwrap();
     assert_eq!(found.text(), Some("['mine', 'mine']"), "{found:?}");
-    // Who is named is somebody else, and has what was in memory alone.
+    // A requested user is another one, and only owns the files that were in memory.
     let other = from_it(Some(("user", "19999:19999"))).await;
     let error = other.run_code(read).await.unwrap().code_error.unwrap();
     assert_eq!(error.name, "PermissionError", "{error:?}");
@@ -367,10 +371,10 @@ for path in ['/run/lock/own', '/workspace/own']:
     sandbox_core::Backend::delete_snapshot(&*backend, &CallContext::new(), "own").await.unwrap();
 }
 
-/// What code has changed of the image is in the snapshot of a container whose root it could change, and ends with it.
+/// The image of a snapshot has the changes to a writable root, and is removed with the snapshot.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_snapshot_has_what_was_changed_of_the_image() {
+async fn a_snapshot_has_the_changed_files_of_the_image() {
     assert!(has_engine(), "there is no engine to test with");
     let folder = tempfile::tempdir().unwrap();
     let backend = with_snapshots_in(folder.path());
@@ -383,25 +387,22 @@ async fn a_snapshot_has_what_was_changed_of_the_image() {
         .unwrap();
     let code = "_ = open('/etc/marker', 'w').write('changed'); _ = open('own', 'w').write('mine')";
     assert!(changing.run_code(code).await.unwrap().success());
-    for given_up_after in [2, 20, 100] {
-        let given_up = changing.create_snapshot("given-up");
-        assert!(timeout(Duration::from_millis(given_up_after), given_up).await.is_err());
+    for millis in [2, 20, 100] {
+        let cancelled = changing.create_snapshot("cancelled");
+        assert!(timeout(Duration::from_millis(millis), cancelled).await.is_err());
     }
     assert_eq!(changing.run_code("1+1").await.unwrap().text(), Some("2"));
-    let left = ["images", "--quiet", "--filter", "label=code-sandboxes.snapshot=given-up"];
-    // The engine makes each of them to its end, and then it is removed.
+    let left = ["images", "--quiet", "--filter", "label=code-sandboxes.snapshot=cancelled"];
+    // The engine completes each image, which is then removed.
     sleep(Duration::from_secs(1)).await;
-    until(
-        async || docker(&left).await.trim().is_empty(),
-        "an image that nobody has waited for stays",
-    )
-    .await;
+    until(async || docker(&left).await.trim().is_empty(), "an image of a cancelled snapshot stays")
+        .await;
     changing.create_snapshot("changed").await.unwrap();
     let images = async || {
         docker(&["images", "--quiet", "--filter", "label=code-sandboxes.snapshot=changed"]).await
     };
     assert_eq!(images().await.lines().count(), 1);
-    // A name that is taken leaves no second image behind.
+    // A name in use leaves no second image.
     let error = changing.create_snapshot("changed").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     let is_one = async || images().await.lines().count() == 1;
@@ -414,7 +415,7 @@ async fn a_snapshot_has_what_was_changed_of_the_image() {
     let error = builder().snapshot_name("changed").image(DEFAULT_IMAGE).create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 
-    // A container keeps what it is made of.
+    // A container keeps its image.
     sandbox_core::Backend::delete_snapshot(&*backend, &CallContext::new(), "changed")
         .await
         .unwrap();
@@ -424,7 +425,7 @@ async fn a_snapshot_has_what_was_changed_of_the_image() {
     until(async || images().await.is_empty(), "the image of a deleted snapshot stays").await;
 }
 
-/// The disk limit is about files in memory.
+/// The disk limit counts only files in memory.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn files_that_no_limit_counts_are_refused() {
@@ -438,7 +439,7 @@ async fn files_that_no_limit_counts_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
         assert!(error.message().contains(volume), "{error:?}");
     }
-    // There, what is written is in memory.
+    // This path is in memory in every container.
     build(name, &recipe("/data"), folder.path()).await;
     let sandbox = create().await.unwrap();
     let code =
@@ -455,10 +456,10 @@ async fn files_that_no_limit_counts_are_refused() {
     assert!(error.message().contains("writable_root"), "{error:?}");
 }
 
-/// An engine without privileges has a limit of its own, and cannot raise it.
+/// An engine without privileges cannot raise its own limit.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn what_is_said_of_open_files_holds() {
+async fn the_reported_limit_of_open_files_is_enforced() {
     assert!(has_engine(), "there is no engine to test with");
     let limits = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)";
     let sandbox = create().await;
@@ -469,10 +470,10 @@ async fn what_is_said_of_open_files_holds() {
     let command = sandbox.commands().run("ulimit -Hn").await.unwrap();
     assert_eq!(command.stdout.trim(), most.to_string());
     sandbox.terminate().await.unwrap();
-    // What this engine gives, and what it can raise that to: seen in containers that are not ours.
+    // The engine's default limit, and the limits that it can set: seen in containers of `docker run`.
     let run = ["run", "--rm", "--network", "none"];
-    let there = docker(&[&run[..], &[DEFAULT_IMAGE, "sh", "-c", "ulimit -Hn"]].concat()).await;
-    let there = there.parse().unwrap_or(u32::MAX);
+    let default = docker(&[&run[..], &[DEFAULT_IMAGE, "sh", "-c", "ulimit -Hn"]].concat()).await;
+    let default = default.parse().unwrap_or(u32::MAX);
     let raises = async |most: u32| {
         let limit = format!("nofile=1024:{most}");
         let started = Command::new("docker")
@@ -481,32 +482,32 @@ async fn what_is_said_of_open_files_holds() {
             .output();
         started.await.unwrap().status.success()
     };
-    let has = async |asked: u32| raises(asked + 4096).await || there >= asked;
-    assert_eq!(fewer.is_none(), has(4096).await, "{there} are there, and it says {fewer:?}");
-    for asked in [500, 5000, 500_000] {
-        let asking = Sandbox::builder(Arc::new(DockerBackend::default())).open_files(asked);
-        if has(asked).await {
-            let sandbox = asking.create().await.unwrap();
+    let has = async |limit: u32| raises(limit + 4096).await || default >= limit;
+    assert_eq!(fewer.is_none(), has(4096).await, "the default is {default}, reported {fewer:?}");
+    for limit in [500, 5000, 500_000] {
+        let builder = Sandbox::builder(Arc::new(DockerBackend::default())).open_files(limit);
+        if has(limit).await {
+            let sandbox = builder.create().await.unwrap();
             let found = sandbox.run_code(limits).await.unwrap();
-            assert_eq!(found.text(), Some(&*format!("({asked}, {asked})")));
+            assert_eq!(found.text(), Some(&*format!("({limit}, {limit})")));
             sandbox.terminate().await.unwrap();
         } else {
-            let error = asking.create().await.unwrap_err();
+            let error = builder.create().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
-            assert!(error.message().contains(&there.to_string()), "{error:?}");
+            assert!(error.message().contains(&default.to_string()), "{error:?}");
         }
     }
 }
 
-/// Whoever waits for a container that somebody else ends is told at once that it has ended, and what the engine knows of it.
-async fn told_of_its_end(end: impl AsyncFnOnce(&str), why: &str) {
+/// Ends a container from outside during a run, and checks that the run fails at once with that reason.
+async fn check_reported_end(end: impl AsyncFnOnce(&str), why: &str) {
     assert!(has_engine(), "there is no engine to test with");
     let sandbox = create().await;
     let name = container(&sandbox);
     let code = "print('so far', flush=True)\nimport time; time.sleep(300)";
     let run = async {
         let result = sandbox.run_code(code).timeout(TEST_TIMEOUT * 10).await;
-        (result.expect("a result with what there was"), Instant::now())
+        (result.expect("a result with the output so far"), Instant::now())
     };
     let end = async {
         sleep(Duration::from_secs(1)).await;
@@ -527,50 +528,50 @@ async fn told_of_its_end(end: impl AsyncFnOnce(&str), why: &str) {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_removal_by_somebody_else_is_told() {
+async fn a_removal_from_outside_is_reported() {
     let remove = async |name: &str| drop(docker(&["rm", "--force", name]).await);
-    told_of_its_end(remove, "ended through the engine").await;
+    check_reported_end(remove, "ended through the engine").await;
 }
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn the_death_of_the_first_process_is_told() {
+async fn the_death_of_the_init_process_is_reported() {
     let kill = async |name: &str| {
         let seen = docker(&["inspect", "--format", "{{.State.Pid}} {{.Id}}", name]).await;
         let (pid, id) = seen.split_once(' ').expect("both");
-        // An engine elsewhere has other processes under such numbers.
+        // A remote engine has other processes with such numbers.
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         assert!(groups.contains(id), "the engine is not of this host");
         let pid = Pid::from_raw(pid.parse().expect("a number")).expect("a process");
-        kill_process(pid, Signal::KILL).expect("it lives, and this is root");
+        kill_process(pid, Signal::KILL).expect("it is alive, and this is root");
     };
-    told_of_its_end(kill, "ended with status 137").await;
+    check_reported_end(kill, "ended with status 137").await;
 }
 
-/// Usually in a tenth of a second. After two, the engine is told to end what does not end by itself.
+/// Usually takes a tenth of a second. After two seconds the engine is asked to end the container.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn a_container_ends_with_its_connection_and_is_removed() {
-    const BOUND: Duration = Duration::from_secs(2);
+    const END_LIMIT: Duration = Duration::from_secs(2);
     assert!(has_engine(), "there is no engine to test with");
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
         let sandbox = create().await;
         let name = container(&sandbox);
-        let began = Instant::now();
+        let started = Instant::now();
         sandbox.terminate().await.unwrap();
         assert!(is_gone(&name).await, "{name} stays");
-        shortest = shortest.min(began.elapsed());
+        shortest = shortest.min(started.elapsed());
     }
     // A busy machine may be slower once or twice.
-    assert!(shortest < BOUND, "the quickest took {shortest:?}");
+    assert!(shortest < END_LIMIT, "the quickest took {shortest:?}");
 }
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn many_at_once_all_answer_and_all_go() {
+async fn many_sandboxes_at_once_all_answer_and_all_end() {
     const MANY: usize = 50;
-    const BOUND: Duration = Duration::from_secs(180);
+    const END_LIMIT: Duration = Duration::from_secs(180);
     assert!(has_engine(), "there is no engine to test with");
     let backend = Arc::new(DockerBackend::default());
     let all = (0..MANY).map(|number| {
@@ -583,7 +584,7 @@ async fn many_at_once_all_answer_and_all_go() {
             sandbox
         })
     });
-    let all = timeout(BOUND, futures_util::future::join_all(all)).await.expect("they answer");
+    let all = timeout(END_LIMIT, futures_util::future::join_all(all)).await.expect("they answer");
     let mut names = Vec::new();
     for sandbox in all {
         let sandbox = sandbox.unwrap();

@@ -7,18 +7,16 @@ use std::sync::Arc;
 use backend_docker::DockerBackend;
 use sandbox_conformance::Target;
 
-/// What containers have and cells do not.
-const HAS_SYSTEM: &str = "an image has files of its own in /etc, and the engine shows /sys, masked";
+const HAS_SYSTEM: &str = "an image has its own files in /etc, and the engine shows /sys, masked";
 
-/// What the kernel of an engine counts for no container.
 const TERMINALS: &str =
     "the kernel counts terminals for all containers together, and no engine limits them";
 const CONNECTIONS: &str = "control groups of version 1 count no buffers of connections";
 
-/// The groups about ways out of a container. The others take long.
+/// The groups about escapes from a container. The other groups take long.
 const GROUPS: [&str; 2] = ["escape_files", "escape_processes"];
 
-/// Set by `cargo xtask`, which has an engine and the image.
+/// Variable that `cargo xtask` sets when there is an engine with the image.
 const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
 
 fn main() -> ExitCode {
@@ -32,7 +30,7 @@ fn main() -> ExitCode {
         .differs("concurrency::j227", "a container imports nothing ahead")
         .differs("noisy_neighbour::while_terminals_are_open", TERMINALS)
         .differs("concurrency::two_hundred_sandboxes_at_once", "tests/engine.rs has fifty at once");
-    // Of the engine's host, which is this one for all that tests know.
+    // The engine's host is taken for this one.
     let counts_connections = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let target = match counts_connections {
         true => target,

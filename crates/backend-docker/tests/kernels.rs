@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// A sandbox that runs code in a kernel.
+/// Returns a builder with that runner of code.
 fn builder(engine: &str) -> SandboxBuilder<SingleBackend> {
     assert!(support::has_engine(), "there is no engine to test with");
     Sandbox::builder(Arc::new(DockerBackend::default())).provider_option("engine", engine)
@@ -36,7 +36,7 @@ async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_kernel_keeps_state_and_shows_what_it_has_without_any_network() {
+async fn a_kernel_keeps_state_and_displays_results_without_a_network() {
     let sandbox = builder("jupyter").network(NetworkPolicy::none()).create().await.unwrap();
     let info = sandbox.info().unwrap();
     assert_eq!(info.metadata["engine"], "jupyter:python3");
@@ -53,7 +53,7 @@ async fn a_kernel_keeps_state_and_shows_what_it_has_without_any_network() {
     assert_eq!(result.text(), Some("'/workspace'"), "{result:?}");
     let result = run(&sandbox, "1 / 0").await;
     assert_eq!(result.error().map(|error| error.name.as_str()), Some("ZeroDivisionError"));
-    // Files and commands are those of the same container.
+    // Files and commands use the container of the kernel.
     run(&sandbox, "open('made', 'w').write('here')").await;
     assert_eq!(sandbox.files().read_text("made").await.unwrap(), "here");
     let seen = sandbox.commands().run("cat made; ls -A /sys/class/net").await.unwrap();
@@ -62,7 +62,7 @@ async fn a_kernel_keeps_state_and_shows_what_it_has_without_any_network() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn workers_are_what_runs_code_unless_a_kernel_is_asked_for() {
+async fn workers_run_code_by_default() {
     assert!(support::has_engine(), "there is no engine to test with");
     let backend = Arc::new(DockerBackend::default());
     let sandbox = Sandbox::builder(backend).create().await.unwrap();
@@ -73,7 +73,7 @@ async fn workers_are_what_runs_code_unless_a_kernel_is_asked_for() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn an_image_says_what_runs_its_code() {
+async fn a_label_of_an_image_selects_the_runner() {
     const IMAGE: &str = "code-sandboxes-test:engine";
     assert!(support::has_engine(), "there is no engine to test with");
     let images = Images::connect(&DockerConfig::default()).await.unwrap();
@@ -92,7 +92,7 @@ async fn an_image_says_what_runs_its_code() {
     assert!(!sandbox.capabilities().snapshot, "kernels have none");
     assert_eq!(run(&sandbox, code).await.text(), Some("True"));
     sandbox.terminate().await.unwrap();
-    // What is asked for counts more.
+    // A requested runner takes precedence.
     let sandbox = builder().provider_option("engine", "python").create().await.unwrap();
     assert_eq!(sandbox.info().unwrap().metadata["engine"], "python");
     assert_eq!(run(&sandbox, code).await.text(), Some("False"));
@@ -102,7 +102,7 @@ async fn an_image_says_what_runs_its_code() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn an_image_that_says_what_nobody_knows_is_refused() {
+async fn an_image_with_an_unknown_runner_is_refused() {
     const IMAGE: &str = "code-sandboxes-test:odd-engine";
     assert!(support::has_engine(), "there is no engine to test with");
     let folder = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ async fn an_image_that_says_what_nobody_knows_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
     assert!(error.message().contains("code-sandboxes.engine=\"perl\""), "{error:?}");
     assert!(error.hint().is_some_and(|hint| hint.contains("engine")), "{error:?}");
-    // Nothing was started, and whoever says it himself need not care.
+    // Nothing was started, and a requested runner makes the label irrelevant.
     assert!(!images_in_use().await.contains(&IMAGE.to_owned()));
     let sandbox = builder().provider_option("engine", "python").create().await.unwrap();
     assert_eq!(run(&sandbox, "6 * 7").await.text(), Some("42"));
@@ -123,7 +123,7 @@ async fn an_image_that_says_what_nobody_knows_is_refused() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_lifetime_begins_when_the_kernel_is_there() {
+async fn a_lifetime_starts_when_the_kernel_is_ready() {
     let lifetime = Duration::from_secs(2);
     let sandbox = builder("jupyter").lifetime(lifetime).create().await.unwrap();
     let left = sandbox.info().unwrap().remaining_time().expect("a lifetime");
@@ -134,7 +134,7 @@ async fn a_lifetime_begins_when_the_kernel_is_there() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_kernel_is_held_and_goes_on_and_has_no_snapshots() {
+async fn a_kernel_is_paused_and_resumed_and_has_no_snapshots() {
     let sandbox = create("jupyter").await;
     run(&sandbox, "kept = 1").await;
     sandbox.pause().await.unwrap();
@@ -147,12 +147,12 @@ async fn a_kernel_is_held_and_goes_on_and_has_no_snapshots() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
-/// More than may be under way, in an order that shows: nothing is lost, and all of it is there when the run has ended.
+/// More output than may be in transit: nothing is lost, and all of it comes before the end of the run.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn all_output_is_there_when_a_run_has_ended() {
+async fn all_output_comes_before_the_end_of_a_run() {
     let sandbox = create("jupyter").await;
-    // Some of it is still in the container when the kernel says that the code has ended.
+    // Some output is still in the container when the kernel reports the end of the code.
     for size in [800_000, 900_000, 920_000, 940_000, 960_000, 980_000, 1_000_000] {
         let code = format!("import os; os.write(1, b'o' * {size})");
         let mut stream = sandbox.run_code(code).stream().await.unwrap();
@@ -171,7 +171,7 @@ async fn all_output_is_there_when_a_run_has_ended() {
         .stream()
         .await
         .unwrap();
-    // It is held back, and loses nothing.
+    // Unread output is held back, and not lost.
     sleep(Duration::from_secs(1)).await;
     let mut output = Vec::new();
     while let Some(event) = stream.next().await {
@@ -186,7 +186,7 @@ async fn all_output_is_there_when_a_run_has_ended() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn each_context_is_a_kernel_that_lives_and_dies_alone() {
+async fn each_context_is_a_separate_kernel() {
     let sandbox = create("jupyter").await;
     let other = sandbox.create_context(Some("other")).await.unwrap();
     assert_eq!(other.language, "python");
@@ -206,12 +206,12 @@ async fn each_context_is_a_kernel_that_lives_and_dies_alone() {
     let next = sandbox.run_code("'name' in globals()").context("other").await.unwrap();
     assert_eq!((next.text(), next.restarted), (Some("False"), true), "{next:?}");
     assert_eq!(run(&sandbox, "name").await.text(), Some("'mine'"));
-    // Of a kernel that has ended nothing is left, and of those that run what they need.
+    // A kernel that has ended leaves no directory.
     sandbox.delete_context("other").await.unwrap();
     let left = async || sandbox.commands().run("ls -dA /tmp/.k-* | wc -l").await.unwrap().stdout;
-    let begun = Instant::now();
+    let started = Instant::now();
     while left().await.trim() != "1" {
-        assert!(begun.elapsed() < TEST_TIMEOUT, "{} directories are left", left().await);
+        assert!(started.elapsed() < TEST_TIMEOUT, "{} directories are left", left().await);
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -227,8 +227,8 @@ async fn a_run_can_be_interrupted_and_has_a_limit() {
         assert!(sandbox.interrupt().await.unwrap());
         Instant::now()
     };
-    let (result, told) = tokio::join!(long.into_future(), interrupt);
-    assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+    let (result, interrupted) = tokio::join!(long.into_future(), interrupt);
+    assert!(interrupted.elapsed() < Duration::from_secs(2), "{:?}", interrupted.elapsed());
     let result = result.unwrap();
     assert!(result.interrupted && result.state == InterpreterState::Kept, "{result:?}");
     assert_eq!(result.error().map(|error| error.name.as_str()), Some("KeyboardInterrupt"));
@@ -256,7 +256,7 @@ async fn a_run_can_be_interrupted_and_has_a_limit() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn tools_variables_and_input_are_those_of_every_interpreter() {
+async fn tools_variables_and_input_work() {
     let sandbox = create("jupyter").await;
     let double = |value: Value| async move { Ok(json!(value["n"].as_i64().unwrap_or(0) * 2)) };
     sandbox.register_tool(Tool::new("double", "twice as much", double)).await.unwrap();
@@ -272,10 +272,10 @@ async fn tools_variables_and_input_are_those_of_every_interpreter() {
     assert_eq!(result.exit_code, Some(7), "{result:?}");
 }
 
-/// A kernel whose messages nobody understands has not succeeded, and is not gone on with.
+/// A run whose kernel sends malformed messages fails, and the kernel is restarted.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn nonsense_on_the_sockets_of_a_kernel_is_told_and_harms_nobody_else() {
+async fn malformed_messages_of_a_kernel_end_only_that_kernel() {
     let sandbox = create("jupyter").await;
     sandbox.run_code("kept = 1").context("other").await.unwrap();
     let code = "
@@ -287,9 +287,9 @@ for number in range(3, 200):
             os.write(number, b'\\xff' * 4096)
     except OSError:
         pass";
-    let begun = Instant::now();
+    let started = Instant::now();
     let result = sandbox.run_code(code).timeout(TEST_TIMEOUT * 2).await.unwrap();
-    assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", begun.elapsed());
+    assert!(started.elapsed() < TEST_TIMEOUT, "{:?}", started.elapsed());
     let kind = result.failure.as_ref().map(|failure| failure.kind);
     assert!(
         matches!(kind, Some(FailureKind::ConnectionLost | FailureKind::KernelDied)),
@@ -301,10 +301,10 @@ for number in range(3, 200):
     assert_eq!(other.text(), Some("1"), "{other:?}");
 }
 
-/// Connections to exposed ports are counted, and those to kernels are not among them.
+/// Connections to exposed ports are limited, without counting those to kernels.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn kernels_and_exposed_ports_leave_each_other_room() {
+async fn kernels_and_exposed_ports_have_separate_limits() {
     let sandbox = create("jupyter").await;
     let server = "
 import socket, threading
@@ -326,37 +326,37 @@ threading.Thread(target=serve, daemon=True).start()";
             sandbox.run_code("6 * 7").context(context).timeout(TEST_TIMEOUT).await.unwrap();
         assert_eq!(result.text(), Some("42"), "{result:?}");
     }
-    let mut heard = [0];
+    let mut echo = [0];
     held[15].write_all(b"!").await.unwrap();
-    let read = tokio::time::timeout(TEST_TIMEOUT, held[15].read_exact(&mut heard)).await;
+    let read = tokio::time::timeout(TEST_TIMEOUT, held[15].read_exact(&mut echo)).await;
     read.expect("in time").unwrap();
-    assert_eq!(&heard, b"!");
+    assert_eq!(&echo, b"!");
 }
 
-/// A kernel that is about to be there belongs to nobody when nobody waits for it any more.
+/// A cancelled run during the start of a kernel ends the kernel.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_start_that_is_given_up_leaves_no_kernel() {
+async fn a_cancelled_start_leaves_no_kernel() {
     let lazy = builder("jupyter").provider_option("interpreter", "lazy");
     let sandbox = lazy.create().await.unwrap();
     let code = "import glob; print(sum(b'ipykernel_launcher' in open(path, 'rb').read() \
                 for path in glob.glob('/proc/[0-9]*/cmdline')))";
     let kernels = async || {
         let seen = sandbox.commands().run(["python3", "-c", code]).await.unwrap();
-        // What asks has the word in its own command.
+        // The command itself contains the word.
         seen.stdout.trim().parse::<u32>().unwrap() - 1
     };
-    for patience in [50, 150, 300] {
+    for millis in [50, 150, 300] {
         let run = sandbox.run_code("1").into_future();
-        let given_up = tokio::time::timeout(Duration::from_millis(patience), run).await;
-        if given_up.is_ok() {
-            break; // a machine where no start is given up in time
+        let outcome = tokio::time::timeout(Duration::from_millis(millis), run).await;
+        if outcome.is_ok() {
+            break; // a machine where no start is cancelled in time
         }
-        // What the agent was still told to start is there by then.
+        // By then the agent has started the kernel if the request had reached it.
         sleep(Duration::from_millis(500)).await;
-        let begun = Instant::now();
+        let started = Instant::now();
         while kernels().await > 0 {
-            assert!(begun.elapsed() < TEST_TIMEOUT, "a kernel is left");
+            assert!(started.elapsed() < TEST_TIMEOUT, "a kernel is left");
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -366,7 +366,7 @@ async fn a_start_that_is_given_up_leaves_no_kernel() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {
+async fn kernels_that_do_not_start_are_reported_and_leave_nothing() {
     let image = "code-sandboxes-test:broken-kernels";
     build_with_kernels(image).await;
     let error = builder("jupyter:no-such").image(image).create().await.unwrap_err();
@@ -380,9 +380,9 @@ async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {
     assert!(error.message().contains("broken, echo"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("pip install ipykernel")), "{error:?}");
 
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = builder("jupyter:broken").image(image).create().await.unwrap_err();
-    assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", begun.elapsed());
+    assert!(started.elapsed() < TEST_TIMEOUT, "{:?}", started.elapsed());
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("status 3"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("the reason")), "{error:?}");
@@ -394,18 +394,18 @@ async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.message().contains("invalid kernel.json"), "{error}");
 
-    let begun = Instant::now();
+    let started = Instant::now();
     while images_in_use().await.iter().any(|used| used == image) {
-        assert!(begun.elapsed() < TEST_TIMEOUT, "a container is left");
+        assert!(started.elapsed() < TEST_TIMEOUT, "a container is left");
         sleep(Duration::from_millis(100)).await;
     }
     docker(&["image", "rm", "--force", image]).await;
 }
 
-/// What takes the program of ours is refused, and the rest works, over either transport.
+/// Verbs that need our program in the kernel are refused, and all others work, over both transports.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_kernel_of_another_language_does_what_it_can() {
+async fn a_kernel_of_another_language_has_fewer_verbs() {
     let image = "code-sandboxes-test:other-kernels";
     build_with_kernels(image).await;
     for transport in ["ipc", "tcp"] {

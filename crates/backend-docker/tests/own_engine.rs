@@ -1,5 +1,5 @@
-//! An engine that is started, killed and started again here, over TLS. Needs root, `dockerd` and `openssl`, and the image
-//! in the engine that is there: `cargo xtask test-docker`.
+//! An own engine over TLS that the test starts, kills and starts again. Needs root, `dockerd`, `openssl`, and the image in
+//! the running engine: `cargo xtask test-docker`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
@@ -19,17 +19,17 @@ use support::{TEST_TIMEOUT, has_engine};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
-/// Set in the child that takes the engine from a context.
+/// Variable that is set in the child process that uses a context.
 const BY_CONTEXT: &str = "SANDBOX_TEST_DOCKER_CONTEXT";
 
 async fn must(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().await.expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// An authority, and a certificate that it has signed, in a folder: `ca.pem`, `NAME.pem`, `NAME-key.pem`.
+/// Makes an authority and a certificate that it has signed: `ca.pem`, `NAME.pem`, `NAME-key.pem`.
 async fn signed(folder: &Path, name: &str, extensions: &str) {
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
@@ -59,7 +59,7 @@ async fn signed(folder: &Path, name: &str, extensions: &str) {
     must("openssl", &[&arguments[..], &more].concat()).await;
 }
 
-/// Files as those have them who use an engine.
+/// Copies files under the names that clients of an engine use.
 fn for_clients(from: &Path, to: &Path, names: &[(&str, &str)]) {
     std::fs::create_dir_all(to).unwrap();
     for (name, called) in names {
@@ -67,7 +67,7 @@ fn for_clients(from: &Path, to: &Path, names: &[(&str, &str)]) {
     }
 }
 
-/// A runtime that changes what it is asked for, and is the usual one otherwise.
+/// Writes a runtime that changes the configuration and then runs `runc`.
 fn runtime(folder: &Path, name: &str, change: &str) {
     let program = format!(
         "#!/usr/bin/env python3
@@ -144,10 +144,10 @@ impl Engine {
     }
 
     async fn wait(&self) {
-        let began = Instant::now();
+        let started = Instant::now();
         while !self.docker(&["version"]).output().await.unwrap().status.success() {
             let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            assert!(began.elapsed() < TEST_TIMEOUT * 2, "it does not start: {log}");
+            assert!(started.elapsed() < TEST_TIMEOUT * 2, "it does not start: {log}");
             sleep(Duration::from_millis(200)).await;
         }
     }
@@ -192,50 +192,50 @@ impl Engine {
     async fn kill(&mut self) {
         self.child.start_kill().unwrap();
         self.child.wait().await.unwrap();
-        self.forget_dead_containerd().await;
+        self.remove_dead_containerd().await;
     }
 
-    /// It dies with its engine, and the next engine would wait for it while nobody has reaped it, as where the first process
-    /// of a system is slow to.
-    async fn forget_dead_containerd(&self) {
+    /// Removes the pid file of containerd, which dies with its engine: the next engine would wait for a zombie that a slow
+    /// init process has not reaped yet.
+    async fn remove_dead_containerd(&self) {
         let file = self.folder.path().join("exec/containerd/containerd.pid");
         let Ok(pid) = std::fs::read_to_string(&file) else { return };
         let is_dead = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             stat.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|it| it.starts_with('Z')))
         };
-        let began = Instant::now();
+        let started = Instant::now();
         while !is_dead() {
-            assert!(began.elapsed() < TEST_TIMEOUT, "containerd {pid} outlives its engine");
+            assert!(started.elapsed() < TEST_TIMEOUT, "containerd {pid} outlives its engine");
             sleep(Duration::from_millis(50)).await;
         }
         std::fs::remove_file(file).unwrap();
     }
 
-    /// Ends it and takes its mounts away.
+    /// Ends the engine and unmounts its file systems.
     async fn end(mut self) {
         let pid = self.child.id().unwrap().to_string();
         must("kill", &[&pid]).await;
         self.child.wait().await.unwrap();
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+        let paths = mounts.lines().filter_map(|line| line.split(' ').nth(4));
         let below: Vec<_> =
-            places.filter(|place| Path::new(place).starts_with(self.folder.path())).collect();
-        for place in below.iter().rev() {
-            must("umount", &["--lazy", place]).await;
+            paths.filter(|path| Path::new(path).starts_with(self.folder.path())).collect();
+        for path in below.iter().rev() {
+            must("umount", &["--lazy", path]).await;
         }
     }
 }
 
-/// Who shows what: the engine is known, and knows who asks.
-async fn only_those_who_know_each_other_talk(engine: &Engine) {
+/// Connects only with certificates that both sides trust.
+async fn both_sides_verify_certificates(engine: &Engine) {
     let sandbox = engine.builder().create().await.unwrap();
     assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
     sandbox.files().write("big", vec![1_u8; 5_000_000]).await.unwrap();
     assert_eq!(sandbox.files().read("big").await.unwrap().len(), 5_000_000);
     sandbox.terminate().await.unwrap();
     for (certificates, part) in [
-        // None of this end; one that somebody else has signed; an engine that somebody else has signed.
+        // No client certificate; one of another authority; an engine of another authority.
         ("bare", "certificate of this end"),
         ("unknown", "certificate of this end"),
         ("foreign", "not trusted"),
@@ -256,7 +256,7 @@ async fn only_those_who_know_each_other_talk(engine: &Engine) {
     assert!(error.hint().is_some_and(|hint| hint.contains("DOCKER_TLS_VERIFY")), "{error:?}");
 }
 
-/// In a process of its own, whose environment names a context with certificates.
+/// Runs another process whose environment names a context with certificates.
 async fn a_context_is_enough(engine: &Engine) {
     let settings = engine.folder.path().join("settings");
     let host = format!("host=tcp://127.0.0.1:{}", engine.port);
@@ -264,14 +264,14 @@ async fn a_context_is_enough(engine: &Engine) {
     let file = |name: &str| good.join(name).display().to_string();
     let description =
         format!("{host},ca={},cert={},key={}", file("ca.pem"), file("cert.pem"), file("key.pem"));
-    let made = Command::new("docker")
+    let created = Command::new("docker")
         .env("DOCKER_CONFIG", &settings)
         .args(["context", "create", "far", "--docker", &description])
         .output()
         .await
         .unwrap();
-    assert!(made.status.success(), "{made:?}");
-    let asked = Command::new(std::env::current_exe().unwrap())
+    assert!(created.status.success(), "{created:?}");
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "an_engine_over_tls_that_dies"])
         .env("DOCKER_CONFIG", &settings)
         .env("DOCKER_CONTEXT", "far")
@@ -280,10 +280,10 @@ async fn a_context_is_enough(engine: &Engine) {
         .output()
         .await
         .unwrap();
-    assert!(asked.status.success(), "{asked:?}");
+    assert!(child.status.success(), "{child:?}");
 }
 
-/// Its program is not there: the engine finds that out when a container starts, and in words that could mean others.
+/// The engine reports a missing program of a runtime at the start of a container, in words that could mean other programs.
 async fn a_runtime_without_a_program_is_named(engine: &Engine) {
     let error = engine.builder().provider_option("runtime", "odd").create().await.unwrap_err();
     assert!(error.hint().is_some_and(|hint| hint.contains("runtime odd")), "{error:?}");
@@ -294,35 +294,35 @@ async fn a_runtime_without_a_program_is_named(engine: &Engine) {
     assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
 }
 
-/// The engine knows nothing of what a runtime leaves out, so each container of one is looked at.
-async fn what_a_runtime_leaves_out_is_found(engine: &Engine) {
-    let of = |name: &str| engine.builder().provider_option("runtime", name);
+/// The engine does not know what a runtime leaves out, so each container of a runtime is verified.
+async fn parts_that_a_runtime_leaves_out_are_found(engine: &Engine) {
+    let with_runtime = |name: &str| engine.builder().provider_option("runtime", name);
     let layers = |sandbox: &Sandbox| sandbox.info().unwrap().isolation.unwrap().layers;
-    let sandbox = of("plain").create().await.unwrap();
+    let sandbox = with_runtime("plain").create().await.unwrap();
     let claimed = layers(&sandbox);
     for layer in ["seccomp", "limits", "runtime:plain"] {
         assert!(claimed.iter().any(|known| known == layer), "{layer} in {claimed:?}");
     }
     sandbox.terminate().await.unwrap();
 
-    let error = of("unfiltered").create().await.unwrap_err();
+    let error = with_runtime("unfiltered").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.message().contains("filter of system calls"), "{error:?}");
     assert!(error.hint().is_some_and(|hint| hint.contains("--oci-seccomp")), "{error:?}");
 
-    // What nobody has asked for is not claimed, and what somebody has is refused.
-    let sandbox = of("unlimited").create().await.unwrap();
+    // A missing limit is not claimed by default, and refused where it was requested.
+    let sandbox = with_runtime("unlimited").create().await.unwrap();
     let claimed = layers(&sandbox);
     assert!(!claimed.iter().any(|layer| layer == "limits"), "{claimed:?}");
     assert!(claimed.iter().any(|layer| layer == "seccomp"), "{claimed:?}");
     sandbox.terminate().await.unwrap();
-    let error = of("unlimited").processes(100).create().await.unwrap_err();
+    let error = with_runtime("unlimited").processes(100).create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.message().contains("limit of processes"), "{error:?}");
 }
 
-/// Whoever waits is told at once, and nothing is left when it is back.
-async fn its_death_is_told(engine: &mut Engine) {
+/// A run fails at once when the engine dies, and no container is left when the engine is back.
+async fn the_death_of_the_engine_is_reported(engine: &mut Engine) {
     let backend = Arc::new(DockerBackend::new(engine.config("good")));
     let sandbox = Sandbox::builder(Arc::<DockerBackend>::clone(&backend)).create().await.unwrap();
     let code = "print('so far', flush=True)\nimport time; time.sleep(300)";
@@ -347,10 +347,10 @@ async fn its_death_is_told(engine: &mut Engine) {
     engine.wait().await;
     let sandbox = Sandbox::builder(backend).create().await.unwrap();
     let name = sandbox.info().unwrap().metadata["container"].as_str().unwrap().to_owned();
-    let began = Instant::now();
+    let started = Instant::now();
     while engine.containers().await != [name.as_str()] {
         assert!(
-            began.elapsed() < TEST_TIMEOUT,
+            started.elapsed() < TEST_TIMEOUT,
             "{:?} are left beside {name}",
             engine.containers().await
         );
@@ -371,10 +371,10 @@ async fn an_engine_over_tls_that_dies() {
     }
     let mut engine = Engine::start().await;
     engine.load().await;
-    only_those_who_know_each_other_talk(&engine).await;
+    both_sides_verify_certificates(&engine).await;
     a_context_is_enough(&engine).await;
     a_runtime_without_a_program_is_named(&engine).await;
-    what_a_runtime_leaves_out_is_found(&engine).await;
-    its_death_is_told(&mut engine).await;
+    parts_that_a_runtime_leaves_out_are_found(&engine).await;
+    the_death_of_the_engine_is_reported(&mut engine).await;
     engine.end().await;
 }

@@ -1,5 +1,5 @@
-//! The same with Podman, which takes some of it otherwise. Needs a service of it with the image, at the address that
-//! `SANDBOX_TEST_PODMAN` has: `cargo xtask test-docker`.
+//! Containers with Podman. Needs a Podman service with the image, at the address in `SANDBOX_TEST_PODMAN`: `cargo xtask
+//! test-docker`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
@@ -19,13 +19,13 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::sleep;
 
-/// Set by `cargo xtask test-docker`.
+/// Variable with the service's address, set by `cargo xtask test-docker`.
 const VARIABLE: &str = "SANDBOX_TEST_PODMAN";
 
-/// Set in the child that is killed while it owns a sandbox.
+/// Variable that is set in the owner that is killed.
 const OWNER: &str = "SANDBOX_TEST_PODMAN_OWNER";
 
-/// Long enough for an engine on a busy machine.
+/// Limits a step of a test, with time for an engine on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn host() -> String {
@@ -50,12 +50,12 @@ fn container(sandbox: &Sandbox) -> String {
     sandbox.info().expect("it runs").metadata["container"].as_str().expect("a name").to_owned()
 }
 
-/// What the engine says, to the client that both engines have in common.
+/// Runs Docker's client against the service.
 async fn engine(arguments: &[&str]) -> String {
     let mut docker = Command::new("docker");
     let output = docker.args(["--host", &host()]).args(arguments).output().await.expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
@@ -71,7 +71,7 @@ async fn is_gone(name: &str) -> bool {
     false
 }
 
-/// The files that it has read are no more. Waits for those that other tests have under way.
+/// Returns true when no files for the service are left, once those of tests that run in parallel are removed.
 fn no_files_are_left() -> bool {
     let own = |name: &str| name.starts_with("code-sandboxes-") && name.len() == 31;
     let is_left = || {
@@ -90,7 +90,7 @@ fn no_files_are_left() -> bool {
 
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
-async fn code_commands_and_files_work_and_nothing_stays() {
+async fn code_commands_and_files_work_and_nothing_is_left() {
     let health = backend().health(&sandbox_core::CallContext::new()).await.unwrap();
     assert!(health.usable && health.checks[0].detail.contains("Podman"), "{health:?}");
     let sandbox = create().await;
@@ -114,7 +114,7 @@ async fn code_commands_and_files_work_and_nothing_stays() {
     assert!(is_gone(&name).await, "{name} stays after its end");
 }
 
-/// Seen from inside, and not from what was asked for: this engine says nothing of what it leaves out.
+/// Checks from inside the container: Podman does not report the parts of a request that it ignores.
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
 async fn a_container_is_as_closed_as_with_docker() {
@@ -152,12 +152,12 @@ print(open('/etc/hosts').read().split())";
         ],
         "{result:?}"
     );
-    assert!(no_files_are_left(), "what the engine has read stays");
+    assert!(no_files_are_left(), "files of the engine are left");
 }
 
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
-async fn limits_hold() {
+async fn limits_are_enforced() {
     let sandbox = builder()
         .memory(ByteSize::mib(256))
         .disk(ByteSize::mib(64))
@@ -188,9 +188,9 @@ def fork():
         for child in children: child.kill(); child.wait()
 print(refusal(fill), refusal(fork))
 os.unlink('/workspace/full')
-began = time.monotonic(), time.process_time()
-while time.monotonic() - began[0] < 2: pass
-print((time.process_time() - began[1]) / 2 < 0.75)";
+start = time.monotonic(), time.process_time()
+while time.monotonic() - start[0] < 2: pass
+print((time.process_time() - start[1]) / 2 < 0.75)";
     let result = sandbox.run_code(code).await.unwrap();
     assert_eq!(result.stdout(), "ENOSPC EAGAIN\nTrue", "{result:?}");
     let error = builder().provider_option("runtime", "runsc").create().await.unwrap_err();
@@ -198,18 +198,18 @@ print((time.process_time() - began[1]) / 2 < 0.75)";
     assert!(error.hint().is_some_and(|hint| hint.contains("podman --runtime")), "{error:?}");
 }
 
-/// Through a gate in the network of the container, as root, with names that only the gate knows.
+/// As root a gate in the network of the container enforces the policy, and resolves names.
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
-async fn lists_of_hosts_hold() {
+async fn allowlists_are_enforced() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    // A name that leads to this host everywhere.
+    // A name that resolves to this host everywhere.
     let allowed = format!("served.localhost:{}", server.local_addr().unwrap().port());
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = server.accept().await.unwrap();
-            let mut asked = [0; 1024];
-            let _ = stream.read(&mut asked).await;
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nso").await;
         }
     });
@@ -222,23 +222,23 @@ async fn lists_of_hosts_hold() {
     let code = format!(
         "
 import socket, urllib.request
-def asked(url):
+def fetch(url):
     try: return urllib.request.urlopen(url, timeout=10).read()
     except OSError as error: return 'refused'
-print(asked('http://{allowed}/'), asked('http://198.51.100.1/'))
+print(fetch('http://{allowed}/'), fetch('http://198.51.100.1/'))
 print(open('/etc/resolv.conf').read().split()[1])"
     );
     let result = sandbox.run_code(code).await.unwrap();
     let layers = sandbox.info().unwrap().isolation.unwrap().layers;
     assert!(layers.iter().any(|layer| layer == "network-gate"), "{layers:?}");
     assert_eq!(result.stdout(), "b'so' refused\n127.0.0.1", "{result:?}");
-    let told: Vec<_> = result.network_denied.iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["198.51.100.1:80"]);
+    let denied: Vec<_> = result.network_denied.iter().map(ToString::to_string).collect();
+    assert_eq!(denied, ["198.51.100.1:80"]);
 }
 
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
-async fn files_of_this_host_are_read_only_unless_asked_for() {
+async fn mounts_are_read_only_by_default() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("there"), "so").unwrap();
     let open = |path: &Path, mode| {
@@ -261,7 +261,7 @@ open('/given/there').read(), write()";
     assert_eq!(std::fs::read_to_string(folder.path().join("new")).unwrap(), "mine");
 }
 
-/// That test in a process of its own, which is killed when it has said which container it has.
+/// Runs a test as an owner in another process, kills it, and returns the container that it printed.
 async fn container_of_a_killed_owner(test: &str) -> String {
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", test])
@@ -270,15 +270,15 @@ async fn container_of_a_killed_owner(test: &str) -> String {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let mut said = String::new();
+    let mut printed = String::new();
     let mut output = owner.stdout.take().unwrap();
     let mut buffer = [0; 4096];
-    while !said.contains("container sandbox-") || !said.contains('.') {
+    while !printed.contains("container sandbox-") || !printed.contains('.') {
         let count = output.read(&mut buffer).await.unwrap();
-        assert!(count > 0, "the owner has ended: {said}");
-        said += &String::from_utf8_lossy(&buffer[..count]);
+        assert!(count > 0, "the owner has ended: {printed}");
+        printed += &String::from_utf8_lossy(&buffer[..count]);
     }
-    let name = said.split("container ").nth(1).unwrap().split('.').next().unwrap().to_owned();
+    let name = printed.split("container ").nth(1).unwrap().split('.').next().unwrap().to_owned();
     let state = engine(&["inspect", "--format", "{{.State.Status}}", &name]).await;
     assert!(["running", "paused"].contains(&&*state), "{state}");
     owner.start_kill().unwrap();
@@ -286,7 +286,7 @@ async fn container_of_a_killed_owner(test: &str) -> String {
     name
 }
 
-/// This engine does not close the input of a container with its connection by itself; its monitor does.
+/// The monitor of Podman, not its service, closes the input of a container with its connection.
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
 async fn nothing_is_left_of_a_killed_owner() {
@@ -301,21 +301,21 @@ async fn nothing_is_left_of_a_killed_owner() {
 
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
-async fn what_a_killed_owner_has_paused_is_swept() {
+async fn a_paused_sandbox_of_a_killed_owner_is_pruned() {
     if std::env::var_os(OWNER).is_some() {
         let sandbox = create().await;
         sandbox.pause().await.unwrap();
         println!("container {}.", container(&sandbox));
         return sleep(TEST_TIMEOUT).await;
     }
-    let name = container_of_a_killed_owner("what_a_killed_owner_has_paused_is_swept").await;
+    let name = container_of_a_killed_owner("a_paused_sandbox_of_a_killed_owner_is_pruned").await;
     let _sandbox = create().await;
     assert!(is_gone(&name).await, "{name} stays");
 }
 
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
-async fn a_removal_by_somebody_else_is_told() {
+async fn a_removal_from_outside_is_reported() {
     let sandbox = create().await;
     let name = container(&sandbox);
     let run = sandbox
@@ -333,10 +333,10 @@ async fn a_removal_by_somebody_else_is_told() {
     assert!(failure.message.contains("ended"), "{failure:?}");
 }
 
-/// What is missing is named for what it is, in this engine's words, too.
+/// Checks that the errors are parsed from Podman's messages too.
 #[tokio::test]
 #[ignore = "needs Podman: cargo xtask test-docker"]
-async fn what_cannot_be_is_refused_and_nothing_stays() {
+async fn impossible_creates_are_refused_and_leave_nothing() {
     let error = builder().image("no-such-image:at-all").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
     let error = builder().provider_option("python", "no-such-python").create().await.unwrap_err();
@@ -345,10 +345,10 @@ async fn what_cannot_be_is_refused_and_nothing_stays() {
     let error = builder().provider_option("platform", "linux/s390x").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     let left = async || engine(&["ps", "--all", "--filter", "status=created", "--quiet"]).await;
-    let began = Instant::now();
+    let started = Instant::now();
     while !left().await.is_empty() {
-        assert!(began.elapsed() < TEST_TIMEOUT, "a container that has not started stays");
+        assert!(started.elapsed() < TEST_TIMEOUT, "a container that has not started is left");
         sleep(Duration::from_millis(100)).await;
     }
-    assert!(no_files_are_left(), "what the engine has read stays");
+    assert!(no_files_are_left(), "files of the engine are left");
 }

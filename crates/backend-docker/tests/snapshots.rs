@@ -1,5 +1,4 @@
-//! What snapshots of `local-docker` do beyond what every backend's do: copies of interpreters. Needs an engine and the
-//! image: `cargo xtask test-docker`.
+//! Snapshots with checkpoints of interpreters in containers. Needs an engine and the image: `cargo xtask test-docker`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
@@ -50,28 +49,28 @@ async fn text(sandbox: &Sandbox, code: &str) -> String {
     text_of(&run(sandbox, code).await)
 }
 
-async fn back(sandbox: &Sandbox, name: &str) {
+async fn restore(sandbox: &Sandbox, name: &str) {
     let info = sandbox.restore_snapshot(name).await.unwrap();
     assert_eq!(info.contexts, ["default"], "{info:?}");
 }
 
-/// Processes in the sandbox, the command that counts not.
+/// Counts the processes in the sandbox without the command that counts.
 async fn processes(sandbox: &Sandbox) -> usize {
     let listed = sandbox.commands().run("cd /proc && echo [0-9]*").await.unwrap();
     listed.stdout.split_whitespace().count() - 1
 }
 
 async fn until_processes(sandbox: &Sandbox, count: usize) {
-    let began = Instant::now();
+    let started = Instant::now();
     while processes(sandbox).await != count {
-        assert!(began.elapsed() < TEST_TIMEOUT, "{} and not {count}", processes(sandbox).await);
+        assert!(started.elapsed() < TEST_TIMEOUT, "{} and not {count}", processes(sandbox).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn variables_of_every_context_come_back() {
+async fn variables_of_every_context_are_restored() {
     assert!(has_engine(), "there is no engine to test with");
     let world = World::new();
     let sandbox = world.sandbox().await;
@@ -116,7 +115,7 @@ async fn a_restored_interpreter_is_like_any_other() {
     run(&sandbox, "x = 1\nimport asyncio\nawait asyncio.sleep(0)").await;
     sandbox.create_snapshot("one").await.unwrap();
     for _ in 0..3 {
-        back(&sandbox, "one").await;
+        restore(&sandbox, "one").await;
         assert_eq!(
             text(&sandbox, "(await call_tool('double', n=x), call_tool_sync('double', n=4))").await,
             "(2, 8)"
@@ -124,24 +123,24 @@ async fn a_restored_interpreter_is_like_any_other() {
         let input = sandbox.run_code("print(input(), flush=True)").stdin("in\n").await.unwrap();
         assert_eq!(input.stdout(), "in");
         assert_eq!(sandbox.get_variable("x").await.unwrap(), json!(1));
-        // Killed hard, with what it started: the tree is its own again.
+        // SIGKILL ends the interpreter with its processes: the restored one is the root of its own tree.
         let code = "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
                     p = subprocess.Popen(['setsid', 'sleep', '600'])\nwhile True: pass";
         let killed = sandbox.run_code(code).timeout(Duration::from_millis(300)).await.unwrap();
         assert_eq!(killed.failure.unwrap().kind, FailureKind::Timeout);
-        // The first process, the copy and its next one, and the interpreter that is started for the next run.
+        // The init process, the checkpoint, its next copy, and the interpreter that is started for the next run.
         run(&sandbox, "1").await;
         until_processes(&sandbox, 4).await;
         assert!(text(&sandbox, "'x' in globals()").await == "False");
     }
-    back(&sandbox, "one").await;
+    restore(&sandbox, "one").await;
     let died = run(&sandbox, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").await;
     assert_eq!(died.exit_code, Some(128 + 11), "{died:?}");
 }
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn copies_are_no_children_and_end_with_their_snapshot() {
+async fn checkpoints_are_no_children_and_end_with_their_snapshot() {
     assert!(has_engine(), "there is no engine to test with");
     let world = World::new();
     let sandbox = world.sandbox().await;
@@ -152,13 +151,13 @@ async fn copies_are_no_children_and_end_with_their_snapshot() {
     assert_eq!(text(&sandbox, no_child).await, "'none'");
     until_processes(&sandbox, 4).await;
     for _ in 0..20 {
-        back(&sandbox, "one").await;
+        restore(&sandbox, "one").await;
         assert_eq!(text(&sandbox, no_child).await, "'none'");
     }
     until_processes(&sandbox, 4).await;
     for name in ["three", "four", "five"] {
         let snapshot = sandbox.create_snapshot(name);
-        // It begins when the interpreter has been copied, and the copy may still be at leaving it.
+        // The run starts when the interpreter has been copied, while the copy may still be detaching itself.
         let (taken, met) = tokio::join!(snapshot, text(&sandbox, no_child));
         assert_eq!(met, "'none'");
         assert_eq!(taken.unwrap().contexts, ["default"]);
@@ -169,11 +168,11 @@ async fn copies_are_no_children_and_end_with_their_snapshot() {
     until_processes(&sandbox, 6).await;
     world.delete("one").await;
     until_processes(&sandbox, 4).await;
-    back(&sandbox, "two").await;
+    restore(&sandbox, "two").await;
     assert_eq!(text(&sandbox, "x").await, "1");
     world.delete("two").await;
     until_processes(&sandbox, 2).await;
-    assert_eq!(text(&sandbox, "x").await, "1", "the interpreter that came from it stays");
+    assert_eq!(text(&sandbox, "x").await, "1", "the restored interpreter stays");
 }
 
 #[tokio::test]
@@ -200,14 +199,14 @@ async fn a_restored_interpreter_knows_which_process_it_is() {
         (os.getpid() == int(status['NSpid'].split()[-1]) == threading.get_native_id() == main.native_id == queue.get(),\n\
          caught.count(main.ident), len(caught), int(status['Threads']), aborted)";
     for _ in 0..3 {
-        back(&sandbox, "one").await;
+        restore(&sandbox, "one").await;
         assert_eq!(text(&sandbox, check).await, "(True, 2, 3, 1, -6)");
     }
 }
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn copies_are_few_and_the_rest_is_named() {
+async fn checkpoints_are_limited_and_the_rest_is_named() {
     assert!(has_engine(), "there is no engine to test with");
     let world = World::new();
     let sandbox = world.sandbox().await;
@@ -228,7 +227,7 @@ async fn copies_are_few_and_the_rest_is_named() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_copy_that_code_ended_is_told_and_what_is_on_disk_comes_back() {
+async fn a_killed_checkpoint_is_reported_and_variables_on_disk_are_restored() {
     assert!(has_engine(), "there is no engine to test with");
     let world = World::new();
     let sandbox = world.sandbox().await;

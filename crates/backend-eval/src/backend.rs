@@ -12,13 +12,13 @@ use sandbox_core::{
 };
 use sandbox_engine::checks::{check_of, check_size, with_unsupported_hint};
 use sandbox_engine::{
-    InstanceRegistry, PrewarmPool, SnapshotStore, StoredSnapshot, is_prewarmable,
+    InstanceRegistry, PrewarmPool, SnapshotCatalog, SnapshotStore, StoredSnapshot, is_prewarmable,
 };
 use sandbox_isolation::host_limits;
 use serde_json::json;
 
 use crate::config::{EvalConfig, Options};
-use crate::instance::EvalInstance;
+use crate::instance::{EvalInstance, Worker};
 use crate::python::{Layout, Python, locate};
 use crate::workshop::{Recipe, Workshop, zygote};
 
@@ -36,6 +36,10 @@ pub struct EvalBackend {
 }
 
 impl EvalBackend {
+    fn catalog(&self) -> SnapshotCatalog<'_, Worker> {
+        SnapshotCatalog::new(&self.workshop.snapshots, &self.made, |worker| &worker.snapshots)
+    }
+
     /// A backend with defaults of its own.
     pub fn new(config: EvalConfig) -> Self {
         let snapshots = SnapshotStore::new(config.snapshot_directory.clone());
@@ -47,52 +51,24 @@ impl EvalBackend {
 fn capabilities(mode: IsolationMode) -> Capabilities {
     let strict = mode == IsolationMode::Strict;
     Capabilities {
-        run_code: true,
-        run_stdin: true,
-        run_script: true,
-        rich_results: true,
-        live_output: true,
         limit_run_cpu_time: true,
         limit_command_cpu_time: true,
-        contexts: true,
-        variables: true,
-        interrupt: true,
-        restart: true,
-        tools: true,
-        commands: true,
-        command_stdin: true,
-        command_pty: true,
-        command_background: true,
-        install_python: true,
-        files: true,
-        watch: true,
         // Without a network of its own nothing listens there but what is the host's.
         expose_port: mode != IsolationMode::BestEffort,
-        pause: true,
-        metrics: true,
-        set_tags: true,
-        set_lifetime: true,
-        lifetime: true,
-        idle_timeout: true,
-        environments: true,
-        snapshot: true,
-        restore_snapshot: true,
         limit_disk: strict,
         limit_memory: strict,
         limit_cpu: strict && host_limits().cpu,
         limit_processes: strict,
         limit_disk_files: strict,
         limit_open_files: strict,
-        limit_output: true,
         mounts: strict,
         network_none: mode != IsolationMode::Off,
         network_allowlist: strict,
         // Without a cell it would be the host's own, with all that only this host reaches.
         network_all: mode != IsolationMode::BestEffort,
-        isolation_strict: true,
         isolation_best_effort: true,
         isolation_off: true,
-        ..Capabilities::default()
+        ..Capabilities::local_python()
     }
 }
 
@@ -253,17 +229,7 @@ impl Backend for EvalBackend {
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
-        let all = self.workshop.snapshots.list("list_snapshots")?;
-        let instances = self.made.instances();
-        let told = all.into_iter().map(|stored| {
-            // What a sandbox kept goes with it, also while the kernel is still at that.
-            let here = instances
-                .iter()
-                .filter(|instance| instance.base.is_running())
-                .map(|instance| instance.kind.snapshots.contexts_of(&stored.info.id));
-            SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
-        });
-        Ok(told.collect())
+        self.catalog().list()
     }
 
     async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
@@ -271,10 +237,6 @@ impl Backend for EvalBackend {
         if let Ok(stored) = find(name) {
             stored.check_whole()?;
         }
-        let deleted = self.workshop.snapshots.delete("delete_snapshot", name)?;
-        for instance in self.made.instances() {
-            instance.kind.snapshots.forget(&deleted.info.id);
-        }
-        Ok(())
+        self.catalog().delete(name).map(drop)
     }
 }

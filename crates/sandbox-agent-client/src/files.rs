@@ -20,7 +20,7 @@ use crate::fd_transfer::{FdTransfer, LocateProcess};
 use crate::process::number;
 use crate::streams::{Reader, Writer};
 use sandbox_engine::files::error::MAX_LISTING_SIZE;
-use sandbox_engine::files::{Target, names};
+use sandbox_engine::files::{Target, names, sort_by_name, with_removal_hint};
 use sandbox_engine::host::{FileSystem, Links, WatchStream, Writable};
 use sandbox_engine::wire::Fields;
 
@@ -305,7 +305,7 @@ impl FileSystem for AgentFiles {
         let target = self.target("list_files", path)?;
         let parent = target.shown.clone();
         let mut found = self.records(&target, "list", &[], |record| info(&parent, record)).await?;
-        found.sort_by(|one, other| one.name.cmp(&other.name));
+        sort_by_name(&mut found);
         Ok(found)
     }
 
@@ -318,9 +318,7 @@ impl FileSystem for AgentFiles {
             record.extend(field);
         }
         let mut info = info("/", &record).ok_or_else(|| target.failed(&no_record()))?;
-        info.path.clone_from(&target.shown);
-        let name = target.shown.rsplit('/').next().unwrap_or_default();
-        info.name = if name.is_empty() { "/" } else { name }.to_owned();
+        target.name_entry(&mut info);
         Ok(info)
     }
 
@@ -335,14 +333,8 @@ impl FileSystem for AgentFiles {
     async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
         let target = self.target("remove_file", path)?;
         target.must_have_name()?;
-        self.ask(&target, "remove", &[flag(recursive)]).await.map(drop).map_err(|error| {
-            let is_directory = error.context().iter().any(|(_, cause)| cause == "is_a_directory");
-            if is_directory {
-                error.with_hint("remove it with everything in it: recursive")
-            } else {
-                error
-            }
-        })
+        let answer = self.ask(&target, "remove", &[flag(recursive)]).await;
+        answer.map(drop).map_err(with_removal_hint)
     }
 
     async fn rename(&self, from: &str, to: &str) -> Result<()> {

@@ -89,6 +89,32 @@ impl fmt::Debug for Connecting<'_> {
     }
 }
 
+/// The reason why no agent answered.
+#[derive(Debug)]
+pub struct ConnectError {
+    error: Error,
+    interpreter_ended: bool,
+}
+
+impl ConnectError {
+    /// Returns true if the interpreter ended before the agent answered: it is too old, or for another processor.
+    pub fn interpreter_ended(&self) -> bool {
+        self.interpreter_ended
+    }
+}
+
+impl From<Error> for ConnectError {
+    fn from(error: Error) -> Self {
+        Self { error, interpreter_ended: false }
+    }
+}
+
+impl From<ConnectError> for Error {
+    fn from(failure: ConnectError) -> Self {
+        failure.error
+    }
+}
+
 impl fmt::Debug for AgentConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AgentConnection")
@@ -110,7 +136,7 @@ impl AgentConnection {
     /// # Errors
     /// `Unavailable` when there is no such interpreter, or one that is too old.
     pub async fn connect(from: AgentReader, into: AgentWriter, nonce: &str) -> Result<Self> {
-        Self::connect_with(from, into, nonce, Connecting::default()).await
+        Ok(Self::connect_with(from, into, nonce, Connecting::default()).await?)
     }
 
     /// Connects with other options.
@@ -122,7 +148,7 @@ impl AgentConnection {
         mut into: AgentWriter,
         nonce: &str,
         Connecting { silence, byte_code }: Connecting<'_>,
-    ) -> Result<Self> {
+    ) -> std::result::Result<Self, ConnectError> {
         let arrival = async {
             let mut heard = BytesMut::new();
             let magic = await_bootstrap(&mut from, &mut heard, nonce).await?;
@@ -130,8 +156,8 @@ impl AgentConnection {
             send_agent(&mut into, byte_code.as_deref()).await.map_err(|error| {
                 refused("the agent could not be sent", &heard).with_source(error)
             })?;
-            let greeting = await_hello(&mut from, &mut heard, nonce).await?;
-            Ok((heard.freeze(), greeting))
+            let greeting = hello(&mut from, &mut heard, nonce).await?;
+            Ok::<_, ConnectError>((heard.freeze(), greeting))
         };
         let (rest, greeting) = timeout(ARRIVAL_TIMEOUT, arrival)
             .await
@@ -346,7 +372,7 @@ async fn await_bootstrap(
     from: &mut AgentReader,
     heard: &mut BytesMut,
     nonce: &str,
-) -> Result<Option<PycMagic>> {
+) -> std::result::Result<Option<PycMagic>, ConnectError> {
     let greeting = format!("code-sandboxes-agent {VERSION} {nonce} ");
     loop {
         let text = String::from_utf8_lossy(heard).into_owned();
@@ -358,7 +384,7 @@ async fn await_bootstrap(
             return Ok(magic.parse().ok());
         }
         if heard.len() > MAX_GREETING_SIZE {
-            return Err(refused("the answer is not from the agent", heard));
+            return Err(refused("something else than the agent has answered", heard).into());
         }
         more(from, heard).await?;
     }
@@ -373,12 +399,12 @@ async fn send_agent(into: &mut AgentWriter, byte_code: Option<&[u8]>) -> std::io
     into.flush().await
 }
 
-/// Waits for the greeting of the agent. Leaves what came after it.
-async fn await_hello(
+/// Waits for the agent's own greeting. Leaves what came after it.
+async fn hello(
     from: &mut AgentReader,
     heard: &mut BytesMut,
     expected: &str,
-) -> Result<Greeting> {
+) -> std::result::Result<Greeting, ConnectError> {
     loop {
         let mut frames = FrameReader::new();
         frames.push(heard);
@@ -396,19 +422,25 @@ async fn await_hello(
                 drop(heard.split_to(length));
                 return Ok(Greeting { python, open_files: u32::try_from(open_files).ok() });
             }
-            Some(_) => return Err(refused("the agent did not answer as expected", heard)),
+            Some(_) => return Err(refused("the agent did not answer as expected", heard).into()),
         }
     }
 }
 
-async fn more(from: &mut AgentReader, heard: &mut BytesMut) -> Result<()> {
+async fn more(
+    from: &mut AgentReader,
+    heard: &mut BytesMut,
+) -> std::result::Result<(), ConnectError> {
     match from.next().await {
         Some(Ok(bytes)) => {
             heard.extend_from_slice(&bytes);
             Ok(())
         }
-        Some(Err(error)) => Err(refused("the connection broke", heard).with_source(error)),
-        None => Err(refused("the interpreter ended before the agent had arrived", heard)),
+        Some(Err(error)) => Err(refused("the connection broke", heard).with_source(error).into()),
+        None => Err(ConnectError {
+            error: refused("the interpreter ended before the agent was there", heard),
+            interpreter_ended: true,
+        }),
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use crate::connection::Connection;
 use crate::message::{AgentError, AgentRequest, NARROW_WINDOW, STDIN, STDOUT, WINDOW, stream};
 use crate::tunnel::Tunnel;
-use sandbox_engine::chunk_queue::ChunkQueue;
+use sandbox_engine::ChunkQueue;
 use sandbox_engine::host::{Control, Endpoint, Readable, SideChannel, Writable};
 
 /// A stream from the sandbox, with what was not read yet.
@@ -24,7 +24,7 @@ pub(crate) struct Incoming {
 #[derive(Debug, Default)]
 struct Arrived {
     chunks: ChunkQueue,
-    /// Bytes that were read and not credited to the agent yet.
+    /// Bytes that were read, and of which the agent was not told yet.
     read: usize,
     ended: Option<Option<AgentError>>,
     waker: Option<Waker>,
@@ -42,10 +42,10 @@ impl Incoming {
     /// Adds data. Returns false when it exceeds the window.
     pub(crate) fn push(&self, data: &[u8]) -> bool {
         let mut state = self.state();
-        state.chunks.push(Bytes::copy_from_slice(data));
-        if state.chunks.len() + state.read > WINDOW {
+        if state.chunks.len() + data.len() + state.read > WINDOW {
             return false;
         }
+        state.chunks.push(Bytes::copy_from_slice(data));
         wake(state);
         true
     }
@@ -110,15 +110,15 @@ impl Reader {
             return Poll::Pending;
         }
         let mut state = self.stream.state();
-        let Some(piece) = state.chunks.pop() else {
+        let Some(chunk) = state.chunks.pop() else {
             let ended = state.ended.clone().flatten();
             return Poll::Ready(ended.map_or(Ok(None), Err));
         };
-        state.read += piece.len();
+        state.read += chunk.len();
         let credit = Incoming::credit(&mut state);
         drop(state);
-        self.took(piece.len(), credit);
-        Poll::Ready(Ok(Some(piece)))
+        self.took(chunk.len(), credit);
+        Poll::Ready(Ok(Some(chunk)))
     }
 }
 

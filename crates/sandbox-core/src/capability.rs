@@ -141,6 +141,51 @@ capabilities! {
 }
 
 impl Capabilities {
+    /// Returns the capabilities that every local sandbox with files and commands has, with or without an interpreter.
+    #[must_use]
+    pub fn local_commands() -> Self {
+        Self {
+            commands: true,
+            command_stdin: true,
+            command_pty: true,
+            command_background: true,
+            files: true,
+            set_tags: true,
+            set_lifetime: true,
+            lifetime: true,
+            idle_timeout: true,
+            environments: true,
+            limit_output: true,
+            isolation_strict: true,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the capabilities that every local sandbox of Python workers has.
+    #[must_use]
+    pub fn local_python() -> Self {
+        Self {
+            run_code: true,
+            run_stdin: true,
+            run_script: true,
+            rich_results: true,
+            live_output: true,
+            contexts: true,
+            variables: true,
+            interrupt: true,
+            restart: true,
+            tools: true,
+            install_python: true,
+            watch: true,
+            expose_port: true,
+            metrics: true,
+            pause: true,
+            snapshot: true,
+            restore_snapshot: true,
+            ..Self::local_commands()
+        }
+    }
+
     /// Refuses whatever `spec` asks for and this stack cannot enforce, before anything starts.
     ///
     /// # Errors

@@ -1,43 +1,43 @@
-//! Bytes that have arrived in chunks and are read in pieces of other sizes.
+//! Queue of byte chunks between a connection and the reader of a stream.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf as _, Bytes};
 
-/// A queue of chunks, with the number of bytes in it.
+/// Chunks in order of arrival, with the number of their bytes.
 #[derive(Debug, Default)]
 pub struct ChunkQueue {
     chunks: VecDeque<Bytes>,
-    bytes: usize,
+    len: usize,
 }
 
 impl ChunkQueue {
     /// Returns the number of bytes in the queue.
     pub fn len(&self) -> usize {
-        self.bytes
+        self.len
     }
 
-    /// Returns true when nothing waits to be read.
+    /// Returns true if the queue has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.len == 0
     }
 
-    /// Adds a chunk. An empty one is left out: it would look like an end.
+    /// Appends a chunk.
     pub fn push(&mut self, chunk: Bytes) {
         if !chunk.is_empty() {
-            self.bytes += chunk.len();
+            self.len += chunk.len();
             self.chunks.push_back(chunk);
         }
     }
 
-    /// Takes the first chunk, or what is left of it.
+    /// Removes the first chunk.
     pub fn pop(&mut self) -> Option<Bytes> {
         let chunk = self.chunks.pop_front()?;
-        self.bytes -= chunk.len();
+        self.len -= chunk.len();
         Some(chunk)
     }
 
-    /// Moves bytes to `buffer`, as many as fit, and returns their number.
+    /// Moves bytes from the front into a buffer, and returns how many.
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         let mut count = 0;
         while count < buffer.len()
@@ -51,14 +51,14 @@ impl ChunkQueue {
                 self.chunks.pop_front();
             }
         }
-        self.bytes -= count;
+        self.len -= count;
         count
     }
 
-    /// Drops everything in the queue.
+    /// Removes all chunks.
     pub fn clear(&mut self) {
         self.chunks.clear();
-        self.bytes = 0;
+        self.len = 0;
     }
 }
 
@@ -67,19 +67,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_read_in_order_whatever_their_chunks_were() {
+    fn bytes_come_out_in_order_whatever_the_sizes() {
         let mut queue = ChunkQueue::default();
-        for chunk in ["abc", "", "de", "f"] {
+        for chunk in ["ab", "", "cde", "f"] {
             queue.push(Bytes::from_static(chunk.as_bytes()));
         }
         assert_eq!(queue.len(), 6);
-        let mut buffer = [0; 4];
-        assert_eq!((queue.read(&mut buffer), &buffer), (4, b"abcd"));
-        assert_eq!(queue.pop(), Some(Bytes::from_static(b"e")));
-        assert_eq!((queue.len(), queue.read(&mut buffer), buffer[0]), (1, 1, b'f'));
-        assert_eq!((queue.read(&mut buffer), queue.pop()), (0, None));
-        queue.push(Bytes::from_static(b"g"));
+        let mut buffer = [0; 3];
+        assert_eq!((queue.read(&mut buffer), &buffer), (3, b"abc"));
+        assert_eq!(queue.pop().as_deref(), Some(&b"de"[..]));
+        assert_eq!((queue.read(&mut buffer), buffer[0]), (1, b'f'));
+        assert_eq!((queue.read(&mut buffer), queue.is_empty()), (0, true));
+        queue.push(Bytes::from_static(b"x"));
         queue.clear();
-        assert!(queue.is_empty() && queue.pop().is_none());
+        assert_eq!((queue.len(), queue.pop()), (0, None));
     }
 }

@@ -17,7 +17,7 @@ pub mod cache;
 mod cache_directory;
 pub mod checkpoint_slot;
 pub mod checks;
-pub mod chunk_queue;
+mod chunk_queue;
 pub mod commands;
 mod denial_report;
 pub mod environment;
@@ -48,6 +48,7 @@ pub use base::{
     ClosedSignal, Files, KeepAliveStream, SandboxBase, SandboxBaseSpec, SandboxMetadata,
 };
 pub use cache_directory::cache_directory;
+pub use chunk_queue::ChunkQueue;
 pub use expiry::{ActivityGuard, ActivityTracker, Expiry};
 pub use instance::{InstanceHooks, StandardInstance};
 pub use instances::InstanceRegistry;
@@ -60,7 +61,7 @@ pub use pause::{pause_context, pause_contexts};
 pub use ports::{Connection, Ports, Servers, check_port, on_loopback};
 pub use prewarm::{PrewarmPool, is_prewarmable};
 pub use snapshots::{
-    EngineImage, MAX_SNAPSHOT_SIZE, STATE_DIRECTORY_VARIABLE, SnapshotStore, SnapshotWriter,
-    Snapshots, StoredContext, StoredSnapshot, check_snapshot_name,
+    EngineImage, MAX_SNAPSHOT_SIZE, STATE_DIRECTORY_VARIABLE, SnapshotCatalog, SnapshotStore,
+    SnapshotWriter, Snapshots, StoredContext, StoredSnapshot, check_snapshot_name,
 };
 pub use wire::{Frame, FrameReader, WireError};

@@ -90,13 +90,13 @@ pub fn byte_code_id(magic: PycMagic) -> u64 {
     hasher.finish()
 }
 
-/// Limits the files that each process in a sandbox may have open.
+/// Limits of the open files of each process in a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// The limit as long as a process does not raise it.
-    pub default: u32,
-    /// The limit up to which a process may raise its own.
-    pub max: u32,
+    /// Limit that applies unless a process raises it.
+    pub soft: u32,
+    /// Highest limit that a process can set.
+    pub hard: u32,
 }
 
 /// Returns the arguments of an interpreter that becomes the agent. The interpreter writes the nonce before it reads
@@ -109,7 +109,7 @@ pub struct OpenFiles {
 pub fn arguments(nonce: &str, open_files: Option<OpenFiles>) -> Vec<String> {
     let open_files = open_files.map_or_else(
         || "0:0".to_owned(),
-        |open_files| format!("{}:{}", open_files.default, open_files.max),
+        |open_files| format!("{}:{}", open_files.soft, open_files.hard),
     );
     ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce, &open_files].map(str::to_owned).to_vec()
 }

@@ -1,4 +1,5 @@
-//! Unpacking: what comes is validated here, and unpacked by the image's `tar` beside what is there before it takes its place.
+//! Unpacks archives: entries are validated here, the image's `tar` unpacks them into a staging directory, and then they are
+//! moved to their places.
 
 use std::collections::HashMap;
 
@@ -8,13 +9,13 @@ use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, Result};
 use sandbox_engine::host::Links;
 
-use super::files::{AgentlessFiles, FILES, argument, staged};
+use super::files::{AgentlessFiles, FILES, argument, staging_name};
 use super::parse_listing::failed;
 
-/// What is wrong with a link.
+/// Problem of a link out of the archive.
 const LEADS_OUT: &str = "is a link that leads out of it";
 
-/// Links on one way, after which kernels follow no more.
+/// Links in one path that kernels follow at most.
 const MAX_LINKS: usize = 40;
 
 /// Unpacks an archive into a directory, all or nothing.
@@ -29,30 +30,30 @@ pub(super) async fn unpack(
         files.ask(&target, "stat", &[]).await,
         Err(error) if error.kind() == sandbox_core::ErrorKind::NotFound
     );
-    let (word, place) = (staged(), argument(&target));
-    let clearing = files.clear(&target, &word, is_new);
-    let arguments = ["unpack", &place, &word];
+    let (staged, path) = (staging_name(), argument(&target));
+    let guard = files.staging_guard(&target, &staged, is_new);
+    let arguments = ["unpack", &path, &staged];
     let unpacked = async {
-        let (said, _) = files.execs.feed(FILES, &arguments, validated(archive, links)).await?;
-        if said.status != 0 {
-            return Err(failed(&target, &said));
+        let (output, _) = files.execs.feed(FILES, &arguments, validated(archive, links)).await?;
+        if output.status != 0 {
+            return Err(failed(&target, &output));
         }
-        files.ask(&target, "merge", &[&word]).await.map(drop)
+        files.ask(&target, "merge", &[&staged]).await.map(drop)
     };
     let unpacked = unpacked.await;
-    clearing.end(unpacked.is_ok()).await;
+    guard.finish(unpacked.is_ok()).await;
     unpacked
 }
 
-/// The same archive as far as it may be one, or an error.
+/// Passes an archive through until an entry is invalid, which is an error.
 fn validated(archive: ByteStream, allowed: Links) -> ByteStream {
     through(EntryValidator::new(allowed), archive)
 }
 
-/// The archive that the image's `tar` makes of a directory, without its FIFOs and devices.
+/// Removes FIFOs and devices from an archive that the image's `tar` has packed.
 pub(super) fn packed(archive: ByteStream) -> ByteStream {
     let decoder = Decoder::passing_over_special();
-    // The links of a directory are as they are.
+    // Links in a packed directory are not restricted.
     through(EntryValidator { decoder, ..EntryValidator::new(Links::Any) }, archive)
 }
 
@@ -68,7 +69,7 @@ fn through(validator: EntryValidator, archive: ByteStream) -> ByteStream {
     }))
 }
 
-/// What an entry is for those that come later.
+/// Kind of an earlier entry.
 #[derive(Clone, Copy, PartialEq)]
 enum ExistingEntry {
     File,
@@ -80,10 +81,10 @@ struct EntryValidator {
     allowed: Links,
     decoder: Decoder,
     seen: HashMap<Vec<u8>, ExistingEntry>,
-    /// Where links point that have to stay inside.
+    /// Targets of links that have to stay inside.
     links: HashMap<Vec<u8>, Vec<u8>>,
     padding: usize,
-    over: bool,
+    finished: bool,
 }
 
 impl EntryValidator {
@@ -94,12 +95,12 @@ impl EntryValidator {
             seen: HashMap::new(),
             links: HashMap::new(),
             padding: 0,
-            over: false,
+            finished: false,
         }
     }
 
     async fn next(&mut self, archive: &mut ByteStream) -> Result<Option<Bytes>> {
-        if self.over {
+        if self.finished {
             return Ok(None);
         }
         loop {
@@ -122,7 +123,7 @@ impl EntryValidator {
                     None => {
                         self.decoder.finish()?;
                         self.check_links()?;
-                        self.over = true;
+                        self.finished = true;
                         return Ok(Some(Bytes::from_static(&tar::END)));
                     }
                 },
@@ -130,7 +131,7 @@ impl EntryValidator {
         }
     }
 
-    /// Links may lead out through one another.
+    /// Refuses links that lead out through one another.
     fn check_links(&self) -> Result<()> {
         let leads_out = self.links.keys().find(|path| self.leads_out(path));
         leads_out.map_or(Ok(()), |path| Err(in_archive(path, LEADS_OUT)))
@@ -140,21 +141,21 @@ impl EntryValidator {
         let parts = |path: &[u8]| -> Vec<Vec<u8>> {
             path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect()
         };
-        // What is still to be gone, the next at the end, and where that has led so far.
-        let (mut ahead, mut here) = (parts(path), Vec::<Vec<u8>>::new());
+        // The remaining parts, the next one at the end, and the path resolved so far.
+        let (mut remaining, mut resolved) = (parts(path), Vec::<Vec<u8>>::new());
         let mut followed = 0;
-        while let Some(part) = ahead.pop() {
+        while let Some(part) = remaining.pop() {
             match &part[..] {
                 b"" | b"." => {}
-                b".." if here.pop().is_none() => return true,
+                b".." if resolved.pop().is_none() => return true,
                 b".." => {}
                 _ => {
-                    here.push(part);
-                    let Some(to) = self.links.get(&here.join(&b'/')) else { continue };
-                    here.pop();
-                    ahead.extend(parts(to));
+                    resolved.push(part);
+                    let Some(to) = self.links.get(&resolved.join(&b'/')) else { continue };
+                    resolved.pop();
+                    remaining.extend(parts(to));
                     followed += 1;
-                    // In a circle they lead nowhere.
+                    // A cycle of links leads nowhere.
                     if followed > MAX_LINKS {
                         return false;
                     }
@@ -165,7 +166,7 @@ impl EntryValidator {
     }
 
     fn check(&mut self, entry: &Entry) -> Result<()> {
-        let twice = "comes twice, or goes through what is no directory";
+        let twice = "occurs twice, or is below an entry that is no directory";
         let mut above = &entry.path[..];
         while let Some(at) = memchr::memrchr(b'/', above) {
             above = &above[..at];
@@ -188,7 +189,7 @@ impl EntryValidator {
                 ExistingEntry::File
             }
             EntryKind::HardLink(_) => {
-                return Err(in_archive(&entry.path, "is a link to no file before it"));
+                return Err(in_archive(&entry.path, "is a link to a file that is not before it"));
             }
         };
         match self.seen.insert(entry.path.clone(), was) {
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_or_goes_through_a_file_is_refused() {
+    fn an_entry_that_occurs_twice_or_is_below_a_file_is_refused() {
         let entry = |path: &str, kind| Entry { path: path.into(), kind, mode: 0o644, modified: 0 };
         let mut validator = EntryValidator::new(Links::Inside);
         validator.check(&entry("d", EntryKind::Directory)).unwrap();

@@ -1,31 +1,31 @@
-//! Bytes on their way between the engine's connection and whoever reads or writes them here.
+//! Byte queue between the connection with the engine and the reader or writer of a command's stream.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use sandbox_engine::chunk_queue::ChunkQueue;
+use sandbox_engine::ChunkQueue;
 use sandbox_engine::host::{Readable, Writable};
 use tokio::sync::Notify;
 
-/// Bytes that wait, after which no more are taken.
+/// Bytes in a queue above which a writer has to wait.
 const MAX_WAITING: usize = 256 << 10;
 
-/// A stream with one end that gives and one that takes.
+/// A queue with one writer and one reader.
 #[derive(Debug, Default)]
 pub(super) struct ByteQueue {
     state: Mutex<State>,
-    /// Told to the task at the other end: something has changed.
+    /// Wakes the task at the other end after a change.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     chunks: ChunkQueue,
-    /// Nothing more comes.
+    /// No more bytes come.
     ended: bool,
-    /// Nobody takes anything any more.
+    /// The reader is gone.
     abandoned: bool,
     waker: Option<Waker>,
 }
@@ -35,7 +35,7 @@ impl ByteQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, mut state: MutexGuard<'_, State>) {
+    fn notify(&self, mut state: MutexGuard<'_, State>) {
         let waker = state.waker.take();
         drop(state);
         self.changed.notify_one();
@@ -44,37 +44,37 @@ impl ByteQueue {
         }
     }
 
-    /// Adds what has come, however much waits already.
-    pub(super) fn push(&self, piece: Bytes) {
+    /// Appends a chunk, even to a full queue.
+    pub(super) fn push(&self, chunk: Bytes) {
         let mut state = self.state();
-        if piece.is_empty() || state.abandoned || state.ended {
+        if chunk.is_empty() || state.abandoned || state.ended {
             return;
         }
-        state.chunks.push(piece);
-        self.tell(state);
+        state.chunks.push(chunk);
+        self.notify(state);
     }
 
-    /// Bytes that nobody has taken yet.
+    /// Returns the number of unread bytes.
     pub(super) fn waiting(&self) -> usize {
         self.state().chunks.len()
     }
 
-    /// No more comes, or is wanted to.
+    /// Ends the stream: no more bytes come.
     pub(super) fn end(&self) {
         let mut state = self.state();
         state.ended = true;
-        self.tell(state);
+        self.notify(state);
     }
 
-    /// Nobody takes anything from now on.
+    /// Discards all bytes from now on: the reader is gone.
     pub(super) fn abandon(&self) {
         let mut state = self.state();
         state.abandoned = true;
         state.chunks.clear();
-        self.tell(state);
+        self.notify(state);
     }
 
-    /// Waits until there is room for more.
+    /// Waits until the queue is not full.
     pub(super) async fn room(&self) {
         loop {
             let changed = self.changed.notified();
@@ -88,15 +88,15 @@ impl ByteQueue {
         }
     }
 
-    /// The next piece. `None`: that was all.
+    /// Waits for the next chunk. Returns `None` at the end.
     pub(super) async fn next(&self) -> Option<Bytes> {
         loop {
             let changed = self.changed.notified();
             {
                 let mut state = self.state();
-                if let Some(piece) = state.chunks.pop() {
-                    self.tell(state);
-                    return Some(piece);
+                if let Some(chunk) = state.chunks.pop() {
+                    self.notify(state);
+                    return Some(chunk);
                 }
                 if state.ended {
                     return None;
@@ -107,7 +107,7 @@ impl ByteQueue {
     }
 }
 
-/// Where what a command puts out is read.
+/// Reads the output of a command.
 #[derive(Debug)]
 pub(super) struct Reader(pub(super) Arc<ByteQueue>);
 
@@ -127,7 +127,7 @@ impl Readable for Reader {
         if count == 0 && !state.ended {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.0.tell(state);
+        self.0.notify(state);
         Ok(count)
     }
 }
@@ -138,7 +138,7 @@ impl Drop for Reader {
     }
 }
 
-/// Where the standard input of a command is written.
+/// Writes the standard input of a command.
 #[derive(Debug)]
 pub(super) struct Writer(pub(super) Arc<ByteQueue>);
 
@@ -182,33 +182,33 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_not_read_holds_back_and_is_all_there() {
-        let flow = Arc::new(ByteQueue::default());
-        let reader = Reader(Arc::clone(&flow));
+    async fn a_full_queue_has_no_room_and_loses_nothing() {
+        let queue = Arc::new(ByteQueue::default());
+        let reader = Reader(Arc::clone(&queue));
         assert!(poll_fn(|cx| reader.poll_readable(cx)).now_or_never().is_none());
-        flow.room().await;
-        flow.push(Bytes::from(vec![7; MAX_WAITING]));
-        assert!(flow.room().now_or_never().is_none());
+        queue.room().await;
+        queue.push(Bytes::from(vec![7; MAX_WAITING]));
+        assert!(queue.room().now_or_never().is_none());
         let mut buffer = vec![0; MAX_WAITING / 2 + 1];
         assert_eq!(reader.try_read(&mut buffer).unwrap(), buffer.len());
-        flow.room().await;
-        flow.end();
+        queue.room().await;
+        queue.end();
         assert_eq!(reader.try_read(&mut buffer).unwrap(), MAX_WAITING - buffer.len());
         assert_eq!(reader.try_read(&mut buffer).unwrap(), 0, "its end");
     }
 
     #[tokio::test]
-    async fn a_writer_waits_and_hears_when_nobody_takes_it() {
-        let flow = Arc::new(ByteQueue::default());
-        let writer = Writer(Arc::clone(&flow));
+    async fn a_writer_waits_for_room_and_fails_without_a_reader() {
+        let queue = Arc::new(ByteQueue::default());
+        let writer = Writer(Arc::clone(&queue));
         let data = vec![1; MAX_WAITING + 5];
         assert_eq!(writer.try_write(&data).unwrap(), MAX_WAITING);
         assert_eq!(writer.try_write(&data).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(flow.next().await.map(|piece| piece.len()), Some(MAX_WAITING));
+        assert_eq!(queue.next().await.map(|chunk| chunk.len()), Some(MAX_WAITING));
         assert_eq!(writer.try_write(b"more").unwrap(), 4);
-        flow.abandon();
+        queue.abandon();
         assert_eq!(writer.try_write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         drop(writer);
-        assert_eq!(flow.next().await, None);
+        assert_eq!(queue.next().await, None);
     }
 }

@@ -1,7 +1,7 @@
-//! Commands: programs that the engine starts, each below a shell that says how it ended.
+//! Commands: programs that the engine starts, each below a shell that reports its exit.
 //!
-//! An engine tells of the end of a program when its streams have ended, which a child that was left behind can put off for
-//! ever. So the shell says it on both streams, behind everything that the command itself has put out.
+//! An engine reports the exit of a program when the program's streams have ended, which a background child can delay for ever.
+//! So the shell reports the exit on both streams, behind all output of the command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,133 +16,130 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::SHELL;
 use super::byte_queue::{ByteQueue, Reader, Writer};
 use super::exec::{Attached, ExecSpec, Execs};
 use super::process::{ExecProcess, ExecTerminal, ExitState, ProcessIdentity, exit_of};
 use super::sentinel::SentinelScanner;
+use crate::config::SHELL;
 
-/// What starts a command.
+/// Script of the shell.
 const COMMAND: &str = include_str!("command.sh");
 
-/// How long a command may take to begin.
+/// Limits the start of a command.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether a command still is there whose output nobody reads.
+/// Interval of checks for a command whose output is not read.
 const ALIVE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The same of a command that puts out nothing: first, and at most from then on.
+/// First and longest delay between checks for a command without output, and the limit of one check.
 const MIN_POLL_DELAY: Duration = Duration::from_secs(1);
 const MAX_POLL_DELAY: Duration = Duration::from_secs(16);
 const POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The status of what SIGKILL has ended, and how long the news of the end of its container may take.
+/// Status of a process that SIGKILL has ended, and the longest delay until the end of its container is known.
 const SIGKILL_STATUS: i32 = 137;
 const CONTAINER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is kept for who reads it later of a command that has ended, and of what it has left behind.
+/// Unread output that is kept of a command that has ended and of its background children.
 const MAX_KEPT_OUTPUT: usize = 2 << 20;
 
-/// What the kernel takes for one argument, and for all of them with the environment.
+/// The kernel's limits of one argument, and of all arguments with the environment.
 const MAX_ARGUMENT: usize = (128 << 10) - 1;
 const MAX_ARGUMENTS: usize = (2 << 20) - (128 << 10);
 
 /// A command that is being started.
 struct Starting {
     attached: Attached,
-    /// Of standard output and standard error; a terminal has the first alone.
-    marks: [SentinelScanner; 2],
-    flows: [Arc<ByteQueue>; 2],
+    /// Standard output and standard error; a terminal has only the first.
+    scanners: [SentinelScanner; 2],
+    queues: [Arc<ByteQueue>; 2],
     on_terminal: bool,
-    /// What has come on standard output meanwhile: a command can be faster than the news of it.
+    /// Standard output so far: a command can be faster than the report of its start.
     early: Vec<u8>,
 }
 
-/// What a piece of output is of.
-fn which(output: &LogOutput) -> usize {
+/// Returns the index of a chunk's stream.
+fn stream_of(output: &LogOutput) -> usize {
     usize::from(matches!(output, LogOutput::StdErr { .. }))
 }
 
-/// Starts a command. An engine goes on with what it was asked for, so one that nobody waits for any more is ended when it
-/// has started.
+/// Starts a command. An engine does not cancel a start, so an abandoned command is killed when it has started.
 ///
 /// # Errors
 /// As [`ProcessHost::spawn`](sandbox_engine::host::ProcessHost::spawn).
 pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     check_size(&spec)?;
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let own = execs.clone();
     execs.runtime.spawn(async move {
         let started = start_now(&own, spec).await;
-        if let Err(Ok(unwanted)) = tell.send(started)
-            && let Err(error) = unwanted.process.kill_tree().await
+        if let Err(Ok(abandoned)) = sender.send(started)
+            && let Err(error) = abandoned.process.kill_tree().await
         {
-            tracing::debug!(%error, "a command that nobody waits for may run on");
+            tracing::debug!(%error, "an abandoned command may still run");
         }
     });
-    told.await.map_err(|_| execs.lost("start_command"))?
+    receiver.await.map_err(|_| execs.lost("start_command"))?
 }
 
 async fn start_now(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     let word = random_hex(16);
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
-    let OpenFiles { default, max } = execs.open_files;
-    let (default, max) = (default.to_string(), max.to_string());
-    let mut argv: Vec<String> =
-        [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &default, &max]
-            .map(str::to_owned)
-            .into();
+    let OpenFiles { soft, hard } = execs.open_files;
+    let (soft, hard) = (soft.to_string(), hard.to_string());
+    let mut argv: Vec<String> = [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &soft, &hard]
+        .map(str::to_owned)
+        .into();
     argv.extend(spec.argv.iter().cloned());
     let env = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let on_terminal = spec.terminal.is_some();
     let has_input = spec.stdin || on_terminal;
-    let wanted = ExecSpec { argv, env, stdin: has_input, terminal: on_terminal };
-    let attached = execs.start("start_command", wanted).await?;
-    let marks = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
-    let flows = <[Arc<ByteQueue>; 2]>::default();
-    let mut starting = Starting { attached, marks, flows, on_terminal, early: Vec::new() };
+    let exec = ExecSpec { argv, env, stdin: has_input, terminal: on_terminal };
+    let attached = execs.start("start_command", exec).await?;
+    let scanners = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
+    let queues = <[Arc<ByteQueue>; 2]>::default();
+    let mut starting = Starting { attached, scanners, queues, on_terminal, early: Vec::new() };
     if let Some(size) = spec.terminal {
         starting.expect(execs, &spec, "ready").await?;
         execs.resize(&starting.attached.id, size).await?;
-        // It is shown on the terminal, as everything that is typed, and left out here.
+        // The terminal echoes the line, which is left out of the output.
         let written = starting.attached.input.write_all(b"\n").await;
         written.map_err(|error| execs.lost("start_command").with_source(error))?;
     }
-    let named = starting.expect(execs, &spec, "started").await?;
-    let life = Arc::new(ExitState::default());
-    let Starting { attached, marks, flows, early, .. } = starting;
-    let process = Arc::new(ExecProcess { execs: execs.clone(), named, life: Arc::clone(&life) });
+    let identity = starting.expect(execs, &spec, "started").await?;
+    let Starting { attached, scanners, queues, early, .. } = starting;
+    let process = Arc::new(ExecProcess { execs: execs.clone(), identity, exit: Arc::default() });
     let Attached { id, output, input, .. } = attached;
-    let typed = Arc::new(ByteQueue::default());
-    let given = if has_input {
-        CommandInput::Queue { flow: Arc::clone(&typed), input, on_terminal }
+    let stdin = Arc::new(ByteQueue::default());
+    let command_input = if has_input {
+        CommandInput::Queue { queue: Arc::clone(&stdin), input, on_terminal }
     } else {
-        // The connection is open for as long as there is output.
-        CommandInput::Nothing(input)
+        // The connection has to stay open for the output.
+        CommandInput::None(input)
     };
     let pump = Pump {
         process: Arc::clone(&process),
         id: id.clone(),
         output,
-        marks,
-        flows: flows.clone(),
-        over: [None; 2],
+        scanners,
+        queues: queues.clone(),
+        reported: [None; 2],
         on_terminal,
-        gone: false,
+        is_gone: false,
     };
-    execs.runtime.spawn(pump.run(given, early));
-    let [stdout, stderr] = flows.map(Reader);
+    execs.runtime.spawn(pump.run(command_input, early));
+    let [stdout, stderr] = queues.map(Reader);
     let terminal = on_terminal.then(|| ExecTerminal { execs: execs.clone(), id });
     Ok(Spawned {
         process,
-        stdin: has_input.then(|| Box::new(Writer(typed)) as Box<dyn Writable>),
+        stdin: has_input.then(|| Box::new(Writer(stdin)) as Box<dyn Writable>),
         stdout: Box::new(stdout),
         stderr: if on_terminal { None } else { Some(Box::new(stderr)) },
         terminal: terminal.map(|terminal| Box::new(terminal) as Box<dyn Terminal>),
     })
 }
 
-/// The engine would only say that it has not worked.
+/// Refuses arguments that the kernel would refuse: the engine does not report that reason.
 fn check_size(spec: &Spawn) -> Result<()> {
     let variables = spec.env.iter().map(|(name, value)| name.len() + 1 + value.len());
     let sizes: Vec<usize> = spec.argv.iter().map(String::len).chain(variables).collect();
@@ -156,22 +153,22 @@ fn check_size(spec: &Spawn) -> Result<()> {
 }
 
 impl Starting {
-    /// Waits until the shell says that.
+    /// Waits for a report of the shell.
     async fn expect(
         &mut self,
         execs: &Execs,
         spec: &Spawn,
-        wanted: &str,
+        expected: &str,
     ) -> Result<ProcessIdentity> {
-        let said = timeout(START_TIMEOUT, self.read_output(wanted)).await;
-        let said = said.map_err(|_| not_begun("it has not begun in time"))?;
-        let Some(line) = said else {
+        let report = timeout(START_TIMEOUT, self.read_report(expected)).await;
+        let report = report.map_err(|_| not_started("it has not started in time"))?;
+        let Some(line) = report else {
             if execs.is_closed() {
                 return Err(execs.lost("start_command"));
             }
-            let rest = self.marks.each_mut().map(SentinelScanner::rest);
-            let words = rest.iter().map(|said| String::from_utf8_lossy(said).into_owned());
-            return Err(not_begun(words.collect::<String>().trim()));
+            let rest = self.scanners.each_mut().map(SentinelScanner::rest);
+            let words = rest.iter().map(|rest| String::from_utf8_lossy(rest).into_owned());
+            return Err(not_started(words.collect::<String>().trim()));
         };
         let mut words = line.split(' ');
         match (words.next(), words.next(), words.next(), words.next()) {
@@ -185,42 +182,42 @@ impl Starting {
         }
     }
 
-    async fn read_output(&mut self, wanted: &str) -> Option<String> {
+    async fn read_report(&mut self, expected: &str) -> Option<String> {
         let stream = usize::from(!self.on_terminal);
-        let (mut before, mut found) = self.marks[stream].take(b"");
+        let (mut before, mut found) = self.scanners[stream].scan(b"");
         loop {
             if let Some(line) = found {
-                // What a terminal shows of the beginning is of nobody's program.
+                // On a terminal the output before the start comes from the shell.
                 if !self.on_terminal {
-                    self.flows[stream].push(before);
+                    self.queues[stream].push(before);
                 }
-                if line.starts_with(wanted) || line.starts_with("cannot") {
+                if line.starts_with(expected) || line.starts_with("cannot") {
                     return Some(line);
                 }
-                (before, found) = self.marks[stream].take(b"");
+                (before, found) = self.scanners[stream].scan(b"");
                 continue;
             }
             if !self.on_terminal {
-                self.flows[stream].push(before);
+                self.queues[stream].push(before);
             }
-            let piece = self.attached.output.next().await?.ok()?;
-            if which(&piece) != stream {
-                self.early.extend_from_slice(&piece.into_bytes());
+            let chunk = self.attached.output.next().await?.ok()?;
+            if stream_of(&chunk) != stream {
+                self.early.extend_from_slice(&chunk.into_bytes());
                 (before, found) = (Bytes::new(), None);
                 continue;
             }
-            (before, found) = self.marks[stream].take(&piece.into_bytes());
+            (before, found) = self.scanners[stream].scan(&chunk.into_bytes());
         }
     }
 }
 
-fn not_begun(why: &str) -> Error {
+fn not_started(why: &str) -> Error {
     let why: String = why.chars().take(500).collect();
     let message = format!("no process could start: {why}");
     Error::new(ErrorKind::ResourceExhausted, "start_command", message)
 }
 
-/// Why the shell has not started it.
+/// Parses the shell's report of a command that it could not start.
 fn refusal(spec: &Spawn, why: Option<&str>, what: Option<&str>) -> Error {
     let program = spec.argv.first().map_or("", String::as_str);
     let make = |kind, message: String| Error::new(kind, "start_command", message);
@@ -234,158 +231,158 @@ fn refusal(spec: &Spawn, why: Option<&str>, what: Option<&str>) -> Error {
     }
 }
 
-/// What a command reads.
+/// Standard input of a command.
 enum CommandInput {
     Queue {
-        flow: Arc<ByteQueue>,
+        queue: Arc<ByteQueue>,
         input: std::pin::Pin<Box<dyn AsyncWrite + Send>>,
         on_terminal: bool,
     },
-    Nothing(std::pin::Pin<Box<dyn AsyncWrite + Send>>),
+    None(std::pin::Pin<Box<dyn AsyncWrite + Send>>),
 }
 
 impl CommandInput {
-    /// Passes on what is written, until the command has ended.
-    async fn pass(self, life: &ExitState) {
-        let (flow, mut input, on_terminal) = match self {
-            Self::Queue { flow, input, on_terminal } => (flow, input, on_terminal),
-            Self::Nothing(_input) => {
-                life.over().await;
+    /// Forwards the input until the command has ended.
+    async fn forward(self, exit: &ExitState) {
+        let (queue, mut input, on_terminal) = match self {
+            Self::Queue { queue, input, on_terminal } => (queue, input, on_terminal),
+            Self::None(_input) => {
+                exit.ended().await;
                 return;
             }
         };
-        let pass = async {
-            while let Some(piece) = flow.next().await {
-                if input.write_all(&piece).await.is_err() || input.flush().await.is_err() {
+        let forward = async {
+            while let Some(chunk) = queue.next().await {
+                if input.write_all(&chunk).await.is_err() || input.flush().await.is_err() {
                     break;
                 }
             }
-            // The engine takes the end of what is typed for the end of who looks.
+            // On a terminal the engine would detach the output at the end of the input.
             if !on_terminal {
                 let _ = input.shutdown().await;
             }
-            life.over().await;
+            exit.ended().await;
         };
         tokio::select! {
-            () = pass => {}
-            _ = life.over() => {}
+            () = forward => {}
+            _ = exit.ended() => {}
         }
-        flow.abandon();
+        queue.abandon();
     }
 }
 
-/// Takes what a command puts out from the engine, and finds out how it ends.
+/// Reads the output of a command from the engine, and finds its exit.
 struct Pump {
     process: Arc<ExecProcess>,
     id: String,
     output: std::pin::Pin<Box<dyn futures_util::Stream<Item = std::io::Result<LogOutput>> + Send>>,
-    marks: [SentinelScanner; 2],
-    flows: [Arc<ByteQueue>; 2],
-    /// What was said of the end on each stream.
-    over: [Option<i32>; 2],
+    scanners: [SentinelScanner; 2],
+    queues: [Arc<ByteQueue>; 2],
+    /// Exit status as reported on each stream.
+    reported: [Option<i32>; 2],
     on_terminal: bool,
-    /// It was looked for and is not there any more.
-    gone: bool,
+    /// A check found no process of the command.
+    is_gone: bool,
 }
 
 impl Pump {
-    async fn run(mut self, given: CommandInput, early: Vec<u8>) {
-        let life = Arc::clone(&self.process.life);
-        let (first, flows) = (Arc::clone(&self.process.execs.first), self.flows.clone());
-        let all = async {
-            self.output(&early, 0);
-            self.output(b"", 1);
-            self.all().await;
+    async fn run(mut self, input: CommandInput, early: Vec<u8>) {
+        let exit = Arc::clone(&self.process.exit);
+        let (init, queues) = (Arc::clone(&self.process.execs.init), self.queues.clone());
+        let output = async {
+            self.add_output(&early, 0);
+            self.add_output(b"", 1);
+            self.read_all().await;
         };
         tokio::select! {
-            ((), ()) = async { tokio::join!(all, given.pass(&life)) } => {}
-            () = first.closed() => {}
+            ((), ()) = async { tokio::join!(output, input.forward(&exit)) } => {}
+            () = init.closed() => {}
         }
-        life.end(None);
-        flows.iter().for_each(|flow| flow.end());
+        exit.set(None);
+        queues.iter().for_each(|queue| queue.end());
     }
 
-    /// The next piece of output. While none comes it is looked, less and less often, whether the command has ended and has
-    /// kept who started it from saying so: to look sets that one going again.
+    /// Waits for the next chunk of output. Without output it checks, less and less often, for a command that has ended after
+    /// it stopped the shell that reports its exit: the check resumes that shell.
     async fn next_output(&mut self) -> Option<std::io::Result<LogOutput>> {
-        let mut silence = MIN_POLL_DELAY;
+        let mut delay = MIN_POLL_DELAY;
         loop {
-            let life = Arc::clone(&self.process.life);
-            if life.is_over() {
+            if self.process.exit.has_ended() {
                 return self.output.next().await;
             }
             let process = Arc::clone(&self.process);
-            let look = async {
-                sleep(silence).await;
-                timeout(POLL_TIMEOUT, process.is_there()).await
+            let check = async {
+                sleep(delay).await;
+                timeout(POLL_TIMEOUT, process.is_alive()).await
             };
             tokio::select! {
                 biased;
-                piece = self.output.next() => return piece,
-                found = look => if !matches!(found, Ok(Ok(_))) {
+                chunk = self.output.next() => return chunk,
+                found = check => if !matches!(found, Ok(Ok(_))) {
                     tracing::debug!(?found, "it is not known whether a command still runs");
                 }
             }
-            silence = (silence * 2).min(MAX_POLL_DELAY);
+            delay = (delay * 2).min(MAX_POLL_DELAY);
         }
     }
 
-    async fn all(&mut self) {
-        while let Some(Ok(piece)) = self.next_output().await {
-            let stream = which(&piece);
-            self.output(&piece.into_bytes(), stream);
-            self.room(stream).await;
+    async fn read_all(&mut self) {
+        while let Some(Ok(chunk)) = self.next_output().await {
+            let stream = stream_of(&chunk);
+            self.add_output(&chunk.into_bytes(), stream);
+            self.wait_for_room(stream).await;
         }
-        for (marks, flow) in self.marks.iter_mut().zip(&self.flows) {
-            flow.push(marks.rest());
-            flow.end();
+        for (scanner, queue) in self.scanners.iter_mut().zip(&self.queues) {
+            queue.push(scanner.rest());
+            queue.end();
         }
-        if !self.process.life.is_over() {
+        if !self.process.exit.has_ended() {
             let status = self.process.execs.status(&self.id).await;
             let status = status.and_then(|status| i32::try_from(status).ok());
-            // Perhaps it was killed with all of its container.
-            let first = Arc::clone(&self.process.execs.first);
+            // The command may have been killed with its container.
+            let init = Arc::clone(&self.process.execs.init);
             if status == Some(SIGKILL_STATUS)
-                && timeout(CONTAINER_EXIT_TIMEOUT, first.closed()).await.is_ok()
+                && timeout(CONTAINER_EXIT_TIMEOUT, init.closed()).await.is_ok()
             {
-                return self.process.life.end(None);
+                return self.process.exit.set(None);
             }
-            self.process.life.end(status.map(exit_of));
+            self.process.exit.set(status.map(exit_of));
         }
     }
 
-    /// Passes on what was put out, and notes what was said of the end.
-    fn output(&mut self, data: &[u8], stream: usize) {
+    /// Passes output to the queue of its stream, and records a reported exit.
+    fn add_output(&mut self, data: &[u8], stream: usize) {
         let mut data = data;
         loop {
-            let (before, line) = self.marks[stream].take(data);
-            // What nobody takes holds back news of everything else that the engine has started in there.
-            if !self.process.life.is_over() || self.flows[stream].waiting() < MAX_KEPT_OUTPUT {
-                self.flows[stream].push(before);
+            let (before, line) = self.scanners[stream].scan(data);
+            // Unread output delays the engine's reports about all other commands in the container.
+            if !self.process.exit.has_ended() || self.queues[stream].waiting() < MAX_KEPT_OUTPUT {
+                self.queues[stream].push(before);
             }
             data = &[];
             let Some(line) = line else { break };
-            if let Some(status) = line.strip_prefix("over ") {
-                self.over[stream] = status.parse().ok();
+            if let Some(status) = line.strip_prefix("exited ") {
+                self.reported[stream] = status.parse().ok();
             }
         }
-        let all = [self.over[0], if self.on_terminal { self.over[0] } else { self.over[1] }];
-        if let [Some(status), Some(_)] = all {
-            self.process.life.end(Some(exit_of(status)));
+        let second = if self.on_terminal { self.reported[0] } else { self.reported[1] };
+        if let (Some(status), Some(_)) = (self.reported[0], second) {
+            self.process.exit.set(Some(exit_of(status)));
         }
     }
 
-    /// Waits for who reads. Of a command that has ended there is not much more, and how it ended is behind that.
-    async fn room(&mut self, stream: usize) {
-        while !self.gone && !self.process.life.is_over() {
-            let life = Arc::clone(&self.process.life);
+    /// Waits for the reader. Does not wait after the end of the command: little output follows, and then the report of its
+    /// exit.
+    async fn wait_for_room(&mut self, stream: usize) {
+        while !self.is_gone && !self.process.exit.has_ended() {
+            let exit = Arc::clone(&self.process.exit);
             tokio::select! {
                 biased;
-                () = self.flows[stream].room() => return,
-                _ = life.over() => return,
+                () = self.queues[stream].room() => return,
+                _ = exit.ended() => return,
                 () = sleep(ALIVE_POLL_INTERVAL) => {}
             }
-            self.gone = !self.process.is_there().await.unwrap_or(true);
+            self.is_gone = !self.process.is_alive().await.unwrap_or(true);
         }
     }
 }

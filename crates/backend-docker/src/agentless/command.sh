@@ -1,9 +1,9 @@
-# Starts a command: says on standard error which process it is, or why there is none, and on both streams when it is over.
+# Starts a command. Reports its process on standard error, or why it did not start, and its exit on both streams.
 #
-# $1 a word that nobody else knows, $2 `pipes` or `terminal`, $3 the directory, $4 and $5 how many files it has open and may
-# allow itself; then the command.
+# $1 a secret word, $2 `pipes` or `terminal`, $3 the directory, $4 and $5 the soft and hard limit of open files; then the
+# command.
 word=$1 kind=$2 directory=$3
-# Runtimes of containers do not always pass on the first one to what they start later.
+# Runtimes do not always apply the container's limits to execs.
 ulimit -Hn "$5" 2>/dev/null
 ulimit -Sn "$4" 2>/dev/null
 shift 5
@@ -13,10 +13,10 @@ cannot() {
     exit 0
 }
 
-# A program is found as the kernel's callers find it; a shell would take a word of its own instead.
-found() {
+# Finds a program in PATH, like `execvp`; a shell would use its own builtin of that name instead.
+find_program() {
     case $1 in
-        */*) look "$1" ;;
+        */*) check_program "$1" ;;
         *)
             kept=$IFS IFS=:
             set -f
@@ -32,7 +32,7 @@ found() {
     esac
 }
 
-look() {
+check_program() {
     if [ -d "$1" ]; then
         cannot 'execute'
     elif [ ! -e "$1" ]; then
@@ -40,7 +40,7 @@ look() {
     elif [ ! -x "$1" ]; then
         cannot 'execute'
     fi
-    # What begins with `#!` needs the program that is named there.
+    # A script needs the interpreter in its first line.
     { read -r first <"$1"; } 2>/dev/null
     case $first in
         '#!'*)
@@ -52,8 +52,8 @@ look() {
     esac
 }
 
-# Its number and when it began, as the kernel has them.
-started() {
+# Reports the number and start of the process, as the kernel has them.
+report_start() {
     read -r line </proc/self/stat
     number=${line%% *}
     set -- ${line##*) }
@@ -61,20 +61,20 @@ started() {
 }
 
 cd "$directory" 2>/dev/null || cannot 'find directory'
-found "$1"
+find_program "$1"
 if [ "$kind" = terminal ]; then
-    # Its size is set before it begins.
+    # The size of the terminal is set before the command starts.
     echo "$word ready" >&2
     read -r line
 fi
-# Signals for all of the command end the command alone, which says how it ended.
+# Signals to the whole session end only the command: this shell reports the exit.
 trap : HUP INT QUIT PIPE TERM USR1 USR2 ALRM
 (
     trap - HUP INT QUIT PIPE TERM USR1 USR2 ALRM
-    started
+    report_start
     exec "$@"
 )
 status=$?
-echo "$word over $status"
-[ "$kind" = terminal ] || echo "$word over $status" >&2
+echo "$word exited $status"
+[ "$kind" = terminal ] || echo "$word exited $status" >&2
 exit $status

@@ -1,4 +1,4 @@
-//! Programs that the engine starts in a container beside its first process.
+//! Engine execs: programs that the engine starts in a container beside its init process.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,25 +18,24 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
-use super::SHELL;
 use super::init::InitShell;
 use super::sentinel::SentinelScanner;
 use super::tty_attach;
-use crate::config::User;
+use crate::config::{SHELL, User};
 use crate::error::parse_error;
 
-/// The most that a tool may say.
+/// Limits the output of a tool.
 const MAX_OUTPUT: usize = 64 << 20;
 
-/// What is taken from the engine at once.
+/// Bytes of one read from the engine.
 const CHUNK_SIZE: usize = 64 << 10;
 
-/// Says on both streams how a tool has ended, behind what it has said itself. An engine does not tell that in time: it tells
-/// of one end after the other, and waits at each until all that a program has put out is read.
+/// Runs a tool, and reports its status on both streams behind its output. An engine reports the exits of programs one after
+/// the other, and waits at each until all output of that program is read.
 const TOOL: &str = "word=$1 script=$2; shift 2; /bin/sh -c \"$script\" sh \"$@\"; \
-                    status=$?; echo \"$word over $status\"; echo \"$word over $status\" >&2";
+                    status=$?; echo \"$word exited $status\"; echo \"$word exited $status\" >&2";
 
-/// How often and how many times an engine is asked how a program has ended whose streams have.
+/// Polls of the status of a program whose streams have ended.
 const STATUS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_STATUS_POLLS: usize = 250;
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,78 +44,78 @@ const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub(super) struct Execs {
     pub(super) docker: Docker,
-    /// The socket of the engine, where it has one here.
+    /// The engine's socket, if it is on this host.
     pub(super) socket: Option<String>,
     pub(super) container: String,
-    /// Who code is.
+    /// The user of code.
     pub(super) user: User,
-    /// Where tools are looked for.
+    /// `PATH` of tools.
     pub(super) path: String,
-    /// How many files a command may have open.
+    /// Limits of a command's open files.
     pub(super) open_files: OpenFiles,
     pub(super) runtime: Handle,
-    pub(super) first: Arc<InitShell>,
+    pub(super) init: Arc<InitShell>,
 }
 
 /// A program to start.
 #[derive(Debug, Default)]
 pub(super) struct ExecSpec {
     pub(super) argv: Vec<String>,
-    /// Beside what the image says.
+    /// Variables in addition to those of the image.
     pub(super) env: Vec<String>,
     pub(super) stdin: bool,
     pub(super) terminal: bool,
 }
 
-/// What it puts out, and where it is written to.
+/// Streams of a started program.
 pub(super) struct Attached {
     pub(super) id: String,
     pub(super) output: Pin<Box<dyn Stream<Item = io::Result<LogOutput>> + Send>>,
     pub(super) input: Pin<Box<dyn AsyncWrite + Send>>,
 }
 
-/// A tool that runs.
+/// A running tool.
 pub(super) struct Tool {
     attached: Attached,
-    marks: [SentinelScanner; 2],
-    /// What was said of the end on each stream.
-    over: [Option<i64>; 2],
-    waiting: VecDeque<(usize, Bytes)>,
+    scanners: [SentinelScanner; 2],
+    /// Exit status as reported on each stream.
+    reported: [Option<i64>; 2],
+    pending: VecDeque<(usize, Bytes)>,
 }
 
 impl Tool {
-    /// What it says next on one of its streams, until it has ended.
+    /// Waits for the next output with its stream, 0 or 1. Returns `None` when the tool has ended.
     pub(super) async fn next(&mut self) -> io::Result<Option<(usize, Bytes)>> {
         loop {
-            if let Some(piece) = self.waiting.pop_front() {
-                return Ok(Some(piece));
+            if let Some(chunk) = self.pending.pop_front() {
+                return Ok(Some(chunk));
             }
-            if self.over.iter().all(Option::is_some) {
+            if self.reported.iter().all(Option::is_some) {
                 return Ok(None);
             }
-            let Some(piece) = self.attached.output.next().await.transpose()? else {
-                let rest = [0, 1].map(|stream| (stream, self.marks[stream].rest()));
-                self.waiting.extend(rest.into_iter().filter(|(_, rest)| !rest.is_empty()));
-                return Ok(self.waiting.pop_front());
+            let Some(chunk) = self.attached.output.next().await.transpose()? else {
+                let rest = [0, 1].map(|stream| (stream, self.scanners[stream].rest()));
+                self.pending.extend(rest.into_iter().filter(|(_, rest)| !rest.is_empty()));
+                return Ok(self.pending.pop_front());
             };
-            let stream = usize::from(matches!(piece, LogOutput::StdErr { .. }));
-            let mut data = piece.into_bytes();
+            let stream = usize::from(matches!(chunk, LogOutput::StdErr { .. }));
+            let mut data = chunk.into_bytes();
             loop {
-                let (before, line) = self.marks[stream].take(&data);
+                let (before, line) = self.scanners[stream].scan(&data);
                 data.clear();
                 if !before.is_empty() {
-                    self.waiting.push_back((stream, before));
+                    self.pending.push_back((stream, before));
                 }
                 let Some(line) = line else { break };
-                if let Some(status) = line.strip_prefix("over ") {
-                    self.over[stream] = status.parse().ok();
+                if let Some(status) = line.strip_prefix("exited ") {
+                    self.reported[stream] = status.parse().ok();
                 }
             }
         }
     }
 }
 
-/// What a tool has said, and how it ended.
+/// Output and status of a tool that has ended.
 #[derive(Debug, Default)]
 pub(super) struct ToolOutput {
     pub(super) status: i64,
@@ -125,13 +124,13 @@ pub(super) struct ToolOutput {
 }
 
 impl ToolOutput {
-    /// What it complained about.
-    pub(super) fn lines(&self) -> Vec<String> {
+    /// Returns the lines of standard error.
+    pub(super) fn error_lines(&self) -> Vec<String> {
         String::from_utf8_lossy(&self.stderr).lines().map(str::to_owned).collect()
     }
 
-    /// The last of what it complained about.
-    pub(super) fn words(&self) -> String {
+    /// Returns the last line of standard error.
+    pub(super) fn last_error(&self) -> String {
         const MAX_SHOWN: usize = 300;
         let text = String::from_utf8_lossy(&self.stderr);
         let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
@@ -140,18 +139,19 @@ impl ToolOutput {
 }
 
 impl Execs {
-    /// Whether the container has ended.
+    /// Returns true if the container has ended.
     pub(super) fn is_closed(&self) -> bool {
-        self.first.is_closed()
+        self.init.is_closed()
     }
 
-    /// What is asked of a container that has ended.
+    /// Returns the error of an operation on a container that has ended.
     pub(super) fn lost(&self, operation: &'static str) -> Error {
-        let why = self.first.reason().map_or("the container has ended".to_owned(), |(_, why)| why);
+        let reason = self.init.end_reason();
+        let why = reason.map_or("the container has ended".to_owned(), |(_, why)| why);
         Error::new(ErrorKind::Terminated, operation, why)
     }
 
-    /// What the engine's refusal means here.
+    /// Parses the engine's error, which a container that has ended causes too.
     fn parse_error(&self, operation: &'static str, error: Cause) -> Error {
         let is_gone =
             matches!(&error, Cause::DockerResponseServerError { status_code: 404 | 409, .. });
@@ -164,30 +164,26 @@ impl Execs {
     /// Starts a program.
     ///
     /// # Errors
-    /// `Terminated` when the container has ended, and what the engine refuses.
-    pub(super) async fn start(
-        &self,
-        operation: &'static str,
-        wanted: ExecSpec,
-    ) -> Result<Attached> {
+    /// `Terminated` when the container has ended, and those of the engine.
+    pub(super) async fn start(&self, operation: &'static str, spec: ExecSpec) -> Result<Attached> {
         if self.is_closed() {
             return Err(self.lost(operation));
         }
-        let ExecSpec { argv, env, stdin, terminal } = wanted;
+        let ExecSpec { argv, env, stdin, terminal } = spec;
         let options = CreateExecOptions {
             attach_stdin: Some(stdin),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             tty: Some(terminal),
-            detach_keys: terminal.then(keys),
+            detach_keys: terminal.then(detach_keys),
             env: Some(env),
             cmd: Some(argv),
             privileged: Some(false),
             user: Some(self.user.to_string()),
             working_dir: Some("/".to_owned()),
         };
-        let made = self.docker.create_exec(&self.container, options).await;
-        let id = made.map_err(|error| self.parse_error(operation, error))?.id;
+        let created = self.docker.create_exec(&self.container, options).await;
+        let id = created.map_err(|error| self.parse_error(operation, error))?.id;
         if terminal {
             let Some(socket) = &self.socket else { return Err(no_terminal()) };
             let (output, input) = tty_attach::start(socket, &id).await?;
@@ -205,7 +201,7 @@ impl Execs {
         }
     }
 
-    /// How a program has ended whose streams have.
+    /// Returns the exit status of a program whose streams have ended, once the engine reports it.
     pub(super) async fn status(&self, id: &str) -> Option<i64> {
         for _ in 0..MAX_STATUS_POLLS {
             let found = timeout(INSPECT_TIMEOUT, self.docker.inspect_exec(id)).await.ok()?.ok()?;
@@ -217,16 +213,16 @@ impl Execs {
         None
     }
 
-    /// How a tool has ended.
-    pub(super) async fn end_of(&self, tool: &mut Tool) -> Result<i64> {
-        if let Some(status) = tool.over[1] {
+    /// Returns the exit status of a tool.
+    pub(super) async fn tool_status(&self, tool: &mut Tool) -> Result<i64> {
+        if let Some(status) = tool.reported[1] {
             return Ok(status);
         }
         let id = tool.attached.id.clone();
         self.status(&id).await.ok_or_else(|| self.lost("tool"))
     }
 
-    /// Gives a terminal another size.
+    /// Sets the size of a terminal.
     pub(super) async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
         let size = ResizeExecOptions { height: size.rows, width: size.columns };
         let resized = self.docker.resize_exec(id, size).await;
@@ -246,10 +242,10 @@ impl Execs {
             [SHELL, "-c", TOOL, "sh", &word, script].map(str::to_owned).into();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let env = vec!["LC_ALL=C".to_owned(), format!("PATH={}", self.path)];
-        let wanted = ExecSpec { argv, env, stdin, terminal: false };
-        let attached = self.start(operation, wanted).await?;
-        let marks = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
-        Ok(Tool { attached, marks, over: [None; 2], waiting: VecDeque::new() })
+        let spec = ExecSpec { argv, env, stdin, terminal: false };
+        let attached = self.start(operation, spec).await?;
+        let scanners = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
+        Ok(Tool { attached, scanners, reported: [None; 2], pending: VecDeque::new() })
     }
 
     /// Runs a script to its end.
@@ -258,7 +254,7 @@ impl Execs {
         self.read_output(tool).await
     }
 
-    /// The same with all of that as its input; how many bytes that was. A source that breaks is an error.
+    /// Runs a script with that input. Returns the size of the input. An error of the input is an error of the call.
     pub(super) async fn feed(
         &self,
         script: &str,
@@ -267,66 +263,66 @@ impl Execs {
     ) -> Result<(ToolOutput, u64)> {
         let mut tool = self.tool("tool", script, arguments, true).await?;
         let mut input = std::mem::replace(&mut tool.attached.input, Box::pin(tokio::io::sink()));
-        let give = async move {
-            let mut given = Ok(0);
-            while let Some(piece) = content.next().await {
-                match (piece, &mut given) {
-                    (Ok(piece), Ok(given)) => {
-                        *given += piece.len() as u64;
-                        // It says itself why it takes no more.
-                        if input.write_all(&piece).await.is_err() {
+        let write = async move {
+            let mut size = Ok(0);
+            while let Some(chunk) = content.next().await {
+                match (chunk, &mut size) {
+                    (Ok(chunk), Ok(size)) => {
+                        *size += chunk.len() as u64;
+                        // A tool that accepts no more reports why.
+                        if input.write_all(&chunk).await.is_err() {
                             break;
                         }
                     }
                     (Err(error), _) => {
-                        given = Err(error);
+                        size = Err(error);
                         break;
                     }
                     _ => break,
                 }
             }
             let _ = input.shutdown().await;
-            // The connection stays open for what it says.
-            (given, input)
+            // The connection has to stay open for the output.
+            (size, input)
         };
-        let heard = self.read_output(tool);
-        tokio::pin!(give, heard);
-        let given = tokio::select! {
+        let output = self.read_output(tool);
+        tokio::pin!(write, output);
+        let written = tokio::select! {
             biased;
-            given = &mut give => given,
-            said = &mut heard => return Ok((said?, u64::MAX)),
+            written = &mut write => written,
+            output = &mut output => return Ok((output?, u64::MAX)),
         };
-        // Whoever clears up after a source that broke comes after the tool.
-        let (given, _open) = given;
-        let said = heard.await?;
-        Ok((said, given?))
+        // The tool has to end before the caller cleans up after an error of the input.
+        let (size, _open) = written;
+        let output = output.await?;
+        Ok((output, size?))
     }
 
-    /// Hears all that a tool says.
+    /// Reads all output of a tool, and its status.
     async fn read_output(&self, mut tool: Tool) -> Result<ToolOutput> {
-        let mut said = ToolOutput::default();
+        let mut output = ToolOutput::default();
         let broken = |error| self.lost("tool").with_source(error);
-        while let Some((stream, piece)) = tool.next().await.map_err(broken)? {
-            let into = if stream == 0 { &mut said.stdout } else { &mut said.stderr };
-            if into.len() + piece.len() > MAX_OUTPUT {
-                let message = "a tool of the image has said more than 64 MiB";
+        while let Some((stream, chunk)) = tool.next().await.map_err(broken)? {
+            let into = if stream == 0 { &mut output.stdout } else { &mut output.stderr };
+            if into.len() + chunk.len() > MAX_OUTPUT {
+                let message = "a tool of the image has written more than 64 MiB";
                 return Err(Error::new(ErrorKind::ResourceExhausted, "tool", message));
             }
-            into.extend_from_slice(&piece);
+            into.extend_from_slice(&chunk);
         }
-        said.status = self.end_of(&mut tool).await?;
-        Ok(said)
+        output.status = self.tool_status(&mut tool).await?;
+        Ok(output)
     }
 }
 
-/// What would have to be typed to make the engine let go of a terminal. Its own choice is two bytes that programs are sent.
-fn keys() -> String {
+/// Returns random keys that detach a terminal. The engine's default is two bytes that programs may get as input.
+fn detach_keys() -> String {
     let word = random_hex(16);
     word.chars().fold("ctrl-_".to_owned(), |keys, key| format!("{keys},{key}"))
 }
 
 fn no_terminal() -> Error {
-    let message = "an image without Python has terminals with an engine of this host alone";
+    let message = "an image without Python has terminals only with an engine of this host";
     Error::unsupported("start_command", message)
         .with_hint("put Python 3.9 or later into the image, or use the engine's socket")
 }

@@ -1,4 +1,4 @@
-//! The files of a container without an agent, through programs of its image.
+//! Files of a container without an agent, through programs of its image.
 
 use std::time::Duration;
 
@@ -9,36 +9,37 @@ use sandbox_core::{
     ByteRange, ByteStream, Error, ErrorKind, FileInfo, FindFiles, FoundFile, Result, WriteOptions,
     random_hex,
 };
-use sandbox_engine::files::Target;
+use sandbox_engine::files::{Target, sort_by_name, with_removal_hint};
 use sandbox_engine::host::{FileSystem, Links, WatchStream};
 
 use tokio::time::sleep;
 
 use super::exec::{Execs, Tool, ToolOutput};
 use super::parse_listing::{entries, failed};
-use super::{HINT, archive, find};
+use super::{archive, find};
+use crate::error::NEEDS_PYTHON_FOR_MORE;
 
-/// What works with files.
+/// Script of all operations on files.
 pub(super) const FILES: &str = include_str!("files.sh");
 
-/// The status of a script that has seen something change.
-const BROKEN: i64 = 111;
+/// Status of the script when entries changed during an operation.
+const CHANGED_STATUS: i64 = 111;
 
-/// How many times a listing is begun again when something changes meanwhile.
+/// Attempts to list a directory that changes meanwhile.
 const MAX_LIST_ATTEMPTS: usize = 3;
 
-/// When something is looked for again that was to be removed.
+/// Delay of the second attempt to remove a staged file.
 const RETRY_DELAY: Duration = Duration::from_secs(3);
 
-/// Content up to this is counted before it is sent, which spares a program.
+/// Content up to this size is counted before it is sent, which saves a second program.
 const COUNTED_SIZE: usize = 1 << 20;
 
-/// Numbers beyond which tools of images may not count.
+/// Highest number that every image's tools accept.
 const MAX_NUMBER: u64 = 1 << 50;
 
 const DEFAULT_MODE: u32 = 0o644;
 
-/// What begins an answer that is a stream.
+/// First bytes of a streamed answer.
 const OK: &[u8] = b"ok\n";
 
 /// The files of a container.
@@ -48,7 +49,7 @@ pub(crate) struct AgentlessFiles {
     base: String,
 }
 
-/// A path as the script takes it.
+/// Encodes a path for the script.
 pub(super) fn argument(target: &Target) -> String {
     match std::str::from_utf8(&target.bytes) {
         Ok(text) => format!("={text}"),
@@ -58,8 +59,8 @@ pub(super) fn argument(target: &Target) -> String {
     }
 }
 
-/// A name for something that is not complete.
-pub(super) fn staged() -> String {
+/// Returns a name for a file or directory that is not complete.
+pub(super) fn staging_name() -> String {
     format!(".sandbox-{}", random_hex(8))
 }
 
@@ -72,24 +73,24 @@ impl AgentlessFiles {
         Self { execs, base: base.to_owned() }
     }
 
-    /// A path that is no view of the kernel's.
+    /// Resolves a path. Refuses paths of the kernel's file systems.
     pub(super) fn target(&self, operation: &'static str, path: &str) -> Result<Target> {
         let target = Target::new(&self.base, operation, path)?;
-        let is_kernels = |root: &str| {
+        let is_below = |root: &str| {
             target
                 .shown
                 .strip_prefix(root)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        if operation != "stat_file" && (is_kernels("/proc") || is_kernels("/sys")) {
-            let message = "shows the kernel or a process, and is no file of the sandbox";
+        if operation != "stat_file" && (is_below("/proc") || is_below("/sys")) {
+            let message = "shows the kernel or a process, and is not a file of the sandbox";
             let error = target.about.error(ErrorKind::PermissionDenied, "not_a_file", message);
             return Err(error.with_hint("read it from inside, with a command"));
         }
         Ok(target)
     }
 
-    /// Something that is done when it is answered.
+    /// Runs an operation to its end.
     pub(super) async fn ask(
         &self,
         target: &Target,
@@ -99,11 +100,11 @@ impl AgentlessFiles {
         let path = argument(target);
         let mut arguments = vec![verb, &path];
         arguments.extend(further);
-        let said = self.execs.run(FILES, &arguments).await?;
-        if said.status == 0 { Ok(said) } else { Err(failed(target, &said)) }
+        let output = self.execs.run(FILES, &arguments).await?;
+        if output.status == 0 { Ok(output) } else { Err(failed(target, &output)) }
     }
 
-    /// Something that gives a stream, which has begun.
+    /// Starts an operation that answers with a stream, and waits for its first bytes.
     pub(super) async fn stream(
         &self,
         target: &Target,
@@ -115,26 +116,26 @@ impl AgentlessFiles {
         arguments.extend(further);
         let tool = self.execs.tool(target.about.operation, FILES, &arguments, false).await?;
         let (execs, target) = (self.execs.clone(), target.clone());
-        let mut coming = ToolStream { execs, target, tool, said: Vec::new() };
-        let mut heard = BytesMut::new();
-        while heard.len() < OK.len() {
-            match coming.next().await {
-                Some(piece) => heard.extend_from_slice(&piece?),
-                None => return Err(malformed_output(&coming.target)),
+        let mut answer = ToolStream { execs, target, tool, stderr: Vec::new() };
+        let mut received = BytesMut::new();
+        while received.len() < OK.len() {
+            match answer.next().await {
+                Some(chunk) => received.extend_from_slice(&chunk?),
+                None => return Err(malformed_output(&answer.target)),
             }
         }
-        let first = heard.split_off(OK.len()).freeze();
+        let first = received.split_off(OK.len()).freeze();
         let first = (!first.is_empty()).then_some(Ok(first));
-        let rest = stream::unfold(Some(coming), |coming| async move {
-            let mut coming = coming?;
-            let piece = coming.next().await?;
-            let next = piece.is_ok().then_some(coming);
-            Some((piece, next))
+        let rest = stream::unfold(Some(answer), |answer| async move {
+            let mut answer = answer?;
+            let chunk = answer.next().await?;
+            let next = chunk.is_ok().then_some(answer);
+            Some((chunk, next))
         });
         Ok(Box::pin(stream::iter(first).chain(rest)))
     }
 
-    /// Something with two paths.
+    /// Runs an operation on two paths.
     async fn between(
         &self,
         operation: &'static str,
@@ -153,30 +154,35 @@ impl AgentlessFiles {
         self.ask(&target, verb, &arguments).await.map(drop)
     }
 
-    /// Ends what was staged, also when nobody waits for that.
-    pub(super) fn clear(&self, target: &Target, staged: &str, made: bool) -> StagingGuard {
-        let arguments = [argument(target), staged.to_owned(), yes(made).to_owned()];
+    /// Returns the guard of a staged file. `created`: the directory of the target was created for it.
+    pub(super) fn staging_guard(
+        &self,
+        target: &Target,
+        staged: &str,
+        created: bool,
+    ) -> StagingGuard {
+        let arguments = [argument(target), staged.to_owned(), yes(created).to_owned()];
         StagingGuard { execs: self.execs.clone(), arguments: Some(arguments) }
     }
 }
 
-/// Removes what was staged unless it is said to be in its place.
+/// Removes a staged file unless it was committed. Dropping the guard removes the file in the background.
 pub(super) struct StagingGuard {
     execs: Execs,
     arguments: Option<[String; 3]>,
 }
 
 impl StagingGuard {
-    pub(super) fn done(mut self) {
+    pub(super) fn committed(mut self) {
         self.arguments = None;
     }
 
-    /// Removes it now, unless it is in its place.
-    pub(super) async fn end(mut self, is_done: bool) {
-        if !is_done && let Some([path, staged, made]) = &self.arguments {
-            let dropped = self.execs.run(FILES, &["drop", path, staged, made]).await;
+    /// Removes the staged file now, unless it was committed.
+    pub(super) async fn finish(mut self, is_committed: bool) {
+        if !is_committed && let Some([path, staged, created]) = &self.arguments {
+            let dropped = self.execs.run(FILES, &["drop", path, staged, created]).await;
             if let Err(error) = dropped {
-                tracing::debug!(%error, "what was staged may be left");
+                tracing::debug!(%error, "a staged file may be left");
             }
         }
         self.arguments = None;
@@ -185,27 +191,26 @@ impl StagingGuard {
 
 impl Drop for StagingGuard {
     fn drop(&mut self) {
-        let Some([path, staged, made]) = self.arguments.take() else { return };
+        let Some([path, staged, created]) = self.arguments.take() else { return };
         let execs = self.execs.clone();
         self.execs.runtime.spawn(async move {
-            // One that nobody waits for any more may begin after that.
-            for pause in [Duration::ZERO, RETRY_DELAY] {
-                sleep(pause).await;
-                if let Err(error) = execs.run(FILES, &["drop", &path, &staged, &made]).await {
-                    tracing::debug!(%error, "what was staged may be left");
+            // An abandoned operation may create the file after the first attempt.
+            for delay in [Duration::ZERO, RETRY_DELAY] {
+                sleep(delay).await;
+                if let Err(error) = execs.run(FILES, &["drop", &path, &staged, &created]).await {
+                    tracing::debug!(%error, "a staged file may be left");
                 }
             }
         });
     }
 }
 
-/// What a tool puts out, until it has ended well.
+/// Standard output of a tool. The last item is an error if the tool failed.
 struct ToolStream {
     execs: Execs,
     target: Target,
     tool: Tool,
-    /// What it has complained about.
-    said: Vec<u8>,
+    stderr: Vec<u8>,
 }
 
 impl ToolStream {
@@ -214,38 +219,38 @@ impl ToolStream {
         let operation = self.target.about.operation;
         loop {
             match self.tool.next().await {
-                Ok(Some((0, piece))) => return Some(Ok(piece)),
-                Ok(Some((_, piece))) => {
-                    let room = MAX_STDERR.saturating_sub(self.said.len()).min(piece.len());
-                    self.said.extend_from_slice(&piece[..room]);
+                Ok(Some((0, chunk))) => return Some(Ok(chunk)),
+                Ok(Some((_, chunk))) => {
+                    let room = MAX_STDERR.saturating_sub(self.stderr.len()).min(chunk.len());
+                    self.stderr.extend_from_slice(&chunk[..room]);
                 }
                 Ok(None) => break,
                 Err(error) => return Some(Err(self.execs.lost(operation).with_source(error))),
             }
         }
-        let status = match self.execs.end_of(&mut self.tool).await {
+        let status = match self.execs.tool_status(&mut self.tool).await {
             Ok(status) => status,
             Err(error) => return Some(Err(error)),
         };
-        let said =
-            ToolOutput { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) };
-        (status != 0).then(|| Err(failed(&self.target, &said)))
+        let stderr = std::mem::take(&mut self.stderr);
+        let output = ToolOutput { status, stdout: Vec::new(), stderr };
+        (status != 0).then(|| Err(failed(&self.target, &output)))
     }
 }
 
-/// The beginning of some content, and whether that is all.
-async fn beginning(content: &mut ByteStream) -> Result<(Vec<Bytes>, bool)> {
-    let (mut pieces, mut size) = (Vec::new(), 0);
+/// Reads the first chunks of some content. Returns whether they are all.
+async fn read_ahead(content: &mut ByteStream) -> Result<(Vec<Bytes>, bool)> {
+    let (mut chunks, mut size) = (Vec::new(), 0);
     while size < COUNTED_SIZE {
         match content.next().await.transpose()? {
-            Some(piece) => {
-                size += piece.len();
-                pieces.push(piece);
+            Some(chunk) => {
+                size += chunk.len();
+                chunks.push(chunk);
             }
-            None => return Ok((pieces, true)),
+            None => return Ok((chunks, true)),
         }
     }
-    Ok((pieces, false))
+    Ok((chunks, false))
 }
 
 #[async_trait]
@@ -271,30 +276,30 @@ impl FileSystem for AgentlessFiles {
         target.must_have_name()?;
         let mode = options.mode.unwrap_or(DEFAULT_MODE);
         target.about.check_mode(mode)?;
-        let (pieces, is_all) = beginning(&mut content).await?;
-        let size: usize = pieces.iter().map(Bytes::len).sum();
+        let (chunks, is_all) = read_ahead(&mut content).await?;
+        let size: usize = chunks.iter().map(Bytes::len).sum();
         let size = if is_all { size.to_string() } else { "-".to_owned() };
-        let (mode, word, path) = (format!("{mode:o}"), staged(), argument(&target));
+        let (mode, staged, path) = (format!("{mode:o}"), staging_name(), argument(&target));
         let (append, parents) = (yes(options.append), yes(options.parents));
         let modified = options.modified.map_or_else(|| "now".to_owned(), |time| time.to_string());
-        let arguments = ["write", &path, &mode, append, parents, &word, &size, &modified];
-        let content: ByteStream = Box::pin(stream::iter(pieces.into_iter().map(Ok)).chain(content));
-        let clearing = self.clear(&target, &word, false);
+        let arguments = ["write", &path, &mode, append, parents, &staged, &size, &modified];
+        let content: ByteStream = Box::pin(stream::iter(chunks.into_iter().map(Ok)).chain(content));
+        let guard = self.staging_guard(&target, &staged, false);
         let written = async {
-            let (said, written) = self.execs.feed(FILES, &arguments, content).await?;
-            if said.status != 0 {
-                return Err(failed(&target, &said));
+            let (output, written) = self.execs.feed(FILES, &arguments, content).await?;
+            if output.status != 0 {
+                return Err(failed(&target, &output));
             }
             if !is_all && !options.append {
-                self.ask(&target, "commit", &[&word]).await?;
+                self.ask(&target, "commit", &[&staged]).await?;
             }
             Ok(written)
         };
         let written = written.await;
         match written {
-            // Of less than that nothing is left when it fails.
-            Err(_) if !is_all => clearing.end(false).await,
-            _ => clearing.done(),
+            // The script itself removes a file of counted content when it fails.
+            Err(_) if !is_all => guard.finish(false).await,
+            _ => guard.committed(),
         }
         written
     }
@@ -302,30 +307,28 @@ impl FileSystem for AgentlessFiles {
     async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
         let target = self.target("list_files", path)?;
         let path = argument(&target);
-        let mut said = ToolOutput::default();
+        let mut output = ToolOutput::default();
         for _ in 0..MAX_LIST_ATTEMPTS {
-            said = self.execs.run(FILES, &["list", &path]).await?;
-            if said.status != BROKEN {
+            output = self.execs.run(FILES, &["list", &path]).await?;
+            if output.status != CHANGED_STATUS {
                 break;
             }
         }
-        if said.status != 0 {
-            return Err(failed(&target, &said));
+        if output.status != 0 {
+            return Err(failed(&target, &output));
         }
         let mut found =
-            entries(&target.shown, &said.stdout).ok_or_else(|| malformed_output(&target))?;
-        found.sort_by(|one, other| one.name.cmp(&other.name));
+            entries(&target.shown, &output.stdout).ok_or_else(|| malformed_output(&target))?;
+        sort_by_name(&mut found);
         Ok(found)
     }
 
     async fn stat(&self, path: &str) -> Result<FileInfo> {
         let target = self.target("stat_file", path)?;
-        let said = self.ask(&target, "stat", &[]).await?;
-        let found = entries("/", &said.stdout).and_then(|mut found| found.pop());
+        let output = self.ask(&target, "stat", &[]).await?;
+        let found = entries("/", &output.stdout).and_then(|mut found| found.pop());
         let mut info = found.ok_or_else(|| malformed_output(&target))?;
-        info.path.clone_from(&target.shown);
-        let name = target.shown.rsplit('/').next().unwrap_or_default();
-        info.name = if name.is_empty() { "/" } else { name }.to_owned();
+        target.name_entry(&mut info);
         Ok(info)
     }
 
@@ -340,14 +343,8 @@ impl FileSystem for AgentlessFiles {
     async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
         let target = self.target("remove_file", path)?;
         target.must_have_name()?;
-        self.ask(&target, "remove", &[yes(recursive)]).await.map(drop).map_err(|error| {
-            let is_directory = error.context().iter().any(|(_, cause)| cause == "is_a_directory");
-            if is_directory {
-                error.with_hint("remove it with everything in it: recursive")
-            } else {
-                error
-            }
-        })
+        let answer = self.ask(&target, "remove", &[yes(recursive)]).await;
+        answer.map(drop).map_err(with_removal_hint)
     }
 
     async fn rename(&self, from: &str, to: &str) -> Result<()> {
@@ -361,7 +358,7 @@ impl FileSystem for AgentlessFiles {
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<()> {
-        self.between("copy_file", "copy", from, to, &[&staged()]).await
+        self.between("copy_file", "copy", from, to, &[&staging_name()]).await
     }
 
     async fn find(&self, query: FindFiles) -> Result<Vec<FoundFile>> {
@@ -378,13 +375,13 @@ impl FileSystem for AgentlessFiles {
     }
 
     async fn watch(&self, _path: &str, _recursive: bool) -> Result<WatchStream> {
-        let message = "without Python in the image nothing tells of changes";
-        Err(Error::unsupported("watch_files", message).with_hint(HINT))
+        let message = "changes of files are not reported without Python in the image";
+        Err(Error::unsupported("watch_files", message).with_hint(NEEDS_PYTHON_FOR_MORE))
     }
 }
 
-/// Tools that say something else than those that are known.
+/// Returns the error of tools whose output has another format than that of the known tools.
 pub(super) fn malformed_output(target: &Target) -> Error {
-    let message = "the tools of the image have said something that is not understood";
+    let message = "the output of the image's tools has an unknown format";
     target.about.error(ErrorKind::Unavailable, "tool", message)
 }

@@ -1,8 +1,8 @@
-# Works with files, by programs of the image. What goes wrong is said as a status that means it, or by those programs.
+# Handles files with programs of the image. Errors are reported by the statuses below, or by those programs.
 #
-# $1 what to do; then paths, as they are behind `=` or with every byte as `%b` of `printf` has it behind `%`; then the rest.
+# $1 the operation; then paths, plain after `=` or with every byte escaped for `%b` of `printf` after `%`; then the rest.
 not_found=101 not_a_directory=102 is_a_directory=103 exists=104 is_a_link=105 not_regular=106 denied=107 lacking=108
-inside_itself=109 not_empty=110 broken=111 too_many=112
+inside_itself=109 not_empty=110 changed=111 too_many=112
 
 decode() {
     case $1 in
@@ -27,7 +27,7 @@ is_there() { [ -e "$1" ] || [ -L "$1" ]; }
 
 is_tree() { [ -d "$1" ] && [ ! -L "$1" ]; }
 
-# What is above a path, which may end in a slash.
+# Sets `upper` to the parent of a path, which may end in a slash.
 above() {
     upper=$1
     while [ "${upper%/}" != "$upper" ]; do upper=${upper%/}; done
@@ -35,7 +35,7 @@ above() {
     upper=${upper:-/}
 }
 
-# Why there is nothing.
+# Exits with the reason why a path does not exist.
 absent() {
     above "$1/x"
     while [ "$upper" != / ]; do
@@ -49,7 +49,7 @@ absent() {
     exit $not_found
 }
 
-# Makes what is missing above it.
+# Creates the missing parents of a path.
 make_above() {
     above "$1"
     [ -d "$upper" ] && return
@@ -65,13 +65,13 @@ must_be() {
     is_there "$1" || absent "$1"
 }
 
-# A directory for something new.
-must_have_place() {
+# Requires the parent of a new entry.
+must_have_parent() {
     above "$1"
     [ -d "$upper" ] || absent "$upper"
 }
 
-# Mode, size and time of each, with its name and where it points.
+# Prints mode, size and time of each entry, its name, and the target of a link.
 describe() {
     stat -c '%f %s %Y' "$@" | {
         for entry; do
@@ -82,7 +82,7 @@ describe() {
             printf '%s\0%s\0%s\0' "$line" "${entry##*/}" "${target%?}"
         done
         ! read -r line
-    } || exit $broken
+    } || exit $changed
 }
 
 list() {
@@ -101,13 +101,13 @@ list() {
     [ $count = 0 ] || describe "$@"
 }
 
-# Moves something to a name; nothing is moved into what is there.
+# Moves an entry to a path, never into a directory at that path.
 move() {
     if [ -L "$2" ]; then rm -f "$2"; fi
     mv -f "$1" "$2"
 }
 
-# Whether all of a tree can be moved over what is there, and then moves it.
+# Merges a tree into a directory: with `check` it only checks that no entry is in the way.
 merge() {
     for entry in "$2"/* "$2"/.[!.]* "$2"/..?*; do
         is_there "$entry" || continue
@@ -115,7 +115,7 @@ merge() {
         if is_tree "$entry" && is_there "$there"; then
             is_tree "$there" || exit $exists
             (merge "$1" "$entry" "$there") || exit $?
-        elif [ "$1" = look ]; then
+        elif [ "$1" = check ]; then
             is_tree "$there" && exit $exists
         else
             move "$entry" "$there" || exit 1
@@ -145,8 +145,7 @@ case $verb in
         fi
         ;;
     write)
-        # Mode, whether it is added to, whether what is above is made, what it is called meanwhile, how many bytes come, when
-        # it was changed last.
+        # $3 mode, $4 append, $5 create parents, $6 the staging name, $7 the size or `-`, $8 the time of modification or `now`.
         needs cat mv rm chmod stat wc mkdir
         case $path in */) exit $is_a_directory ;; esac
         above "$path"
@@ -172,12 +171,12 @@ case $verb in
             rm -f "$staged"
             exit 1
         fi
-        # A time that cannot be set is no reason to refuse the file.
+        # The file is written even if its time cannot be set.
         [ "$8" = now ] || touch -d "@$8" "$staged" 2>/dev/null
         [ "$7" = - ] && exit 0
         if [ "$(($(wc -c <"$staged")))" != "$7" ]; then
             rm -f "$staged"
-            exit $broken
+            exit $changed
         fi
         move "$staged" "$path"
         ;;
@@ -206,7 +205,7 @@ case $verb in
             make_above "$path"
             mkdir "$path"
         else
-            must_have_place "$path"
+            must_have_parent "$path"
             mkdir "$path"
         fi
         ;;
@@ -226,7 +225,7 @@ case $verb in
         needs mv rm rmdir
         must_be "$path"
         decode "$3"
-        must_have_place "$decoded"
+        must_have_parent "$decoded"
         case $decoded/ in "$path"/?*) exit $inside_itself ;; esac
         if is_tree "$decoded"; then
             is_tree "$path" || exit $is_a_directory
@@ -240,7 +239,7 @@ case $verb in
         needs cp mv rm chmod
         must_be "$path"
         decode "$3"
-        must_have_place "$decoded"
+        must_have_parent "$decoded"
         if is_tree "$path"; then
             case $decoded/ in "$path"/?*) exit $inside_itself ;; esac
             is_there "$decoded" && exit $exists
@@ -268,7 +267,7 @@ case $verb in
         for entry in * .[!.]* ..?*; do
             if is_there "$entry"; then exec tar -cf - .; fi
         done
-        # An archive of nothing.
+        # An empty archive.
         exec head -c 1024 /dev/zero
         ;;
     unpack)
@@ -280,19 +279,19 @@ case $verb in
         cd "$path/$3" && exec tar -xpof -
         ;;
     merge)
-        (merge look "$path/$3" "$path") || exit $?
+        (merge check "$path/$3" "$path") || exit $?
         (merge move "$path/$3" "$path") || exit $?
         rm -rf "${path:?}/$3"
         ;;
     drop)
-        # What was staged and is not wanted any more.
+        # Removes a staged entry.
         above "$path"
         for staged in "$upper/$3" "$path/$3"; do
             is_there "$staged" || continue
             chmod -R u+rwx "$staged" 2>/dev/null
             rm -rf "$staged"
         done
-        # A directory that was made for it.
+        # Removes the directory that was created for it.
         [ "$4" != yes ] || rmdir "$path" 2>/dev/null
         exit 0
         ;;
@@ -307,7 +306,7 @@ case $verb in
             exit 0
         fi
         needs grep cut
-        # Each file with its lines.
+        # Prints each file with its matching lines.
         find . -type f -exec /bin/sh -c '
             text=$1
             shift

@@ -1,46 +1,46 @@
-//! Finding files by name and lines by content.
+//! Finds files by name and lines by content.
 
 use sandbox_core::{FindFiles, FoundFile, Result};
 use sandbox_engine::files::{glob, names};
 
 use super::files::{AgentlessFiles, malformed_output};
 
-/// Results when nothing is said, and the most there can be.
+/// Default and highest number of results.
 const DEFAULT_LIMIT: usize = 10_000;
 const MAX_RESULTS: usize = 100_000;
 
-/// The longest text to look for, and the longest line that is told.
+/// Longest text of a search, and longest line of a result, in bytes.
 const MAX_TEXT: usize = 64 << 10;
 const MAX_LINE: usize = 4096;
 
-/// Finds what is asked for.
+/// Finds the files or lines of a query.
 pub(super) async fn find(files: &AgentlessFiles, query: FindFiles) -> Result<Vec<FoundFile>> {
     let target = files.target("find_files", &query.root)?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
     if limit == 0 || limit > MAX_RESULTS {
         return Err(target.about.invalid("limit", "a limit is 1 to 100000"));
     }
-    let wanted = query.contains.as_deref();
-    if wanted
+    let contains = query.contains.as_deref();
+    if contains
         .is_some_and(|text| text.is_empty() || text.contains(['\n', '\0']) || text.len() > MAX_TEXT)
     {
         let message = "the text to look for must be part of one line and not empty";
         return Err(target.about.invalid("contains", message));
     }
-    let further = match wanted {
+    let further = match contains {
         None => vec!["names"],
         Some(text) => vec!["lines", text],
     };
-    let said = files.ask(&target, "find", &further).await?;
+    let output = files.ask(&target, "find", &further).await?;
     let pattern = query.name.as_deref().map(names::to_bytes);
     let root = target.shown.trim_end_matches('/');
     let matches = |path: &[u8]| pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, path));
-    let mut fields: Vec<&[u8]> = said.stdout.split(|byte| *byte == 0).collect();
-    // What is behind the last one.
+    let mut fields: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();
+    // Every field ends with NUL.
     if fields.pop().is_some_and(|rest| !rest.is_empty()) {
         return Err(malformed_output(&target));
     }
-    let mut found: Vec<(&[u8], &[u8])> = match wanted {
+    let mut found: Vec<(&[u8], &[u8])> = match contains {
         None => fields.into_iter().map(|path| (path, &b""[..])).collect(),
         Some(_) => {
             let (pairs, rest) = fields.as_chunks::<2>();
@@ -54,14 +54,14 @@ pub(super) async fn find(files: &AgentlessFiles, query: FindFiles) -> Result<Vec
         *path = path.strip_prefix(b"./").unwrap_or(path);
     }
     found.retain(|(path, _)| matches(path));
-    // Within each directory.
+    // By name within each directory.
     found.sort_by(|(one, _), (other, _)| {
         one.split(|byte| *byte == b'/').cmp(other.split(|byte| *byte == b'/'))
     });
     let mut results = Vec::new();
     for (path, lines) in found {
         let path = format!("{root}/{}", names::to_text(path));
-        if wanted.is_none() {
+        if contains.is_none() {
             results.push(FoundFile { path, line: None });
         } else {
             let lines = lines.split(|byte| *byte == b'\n').filter_map(numbered);
@@ -75,7 +75,7 @@ pub(super) async fn find(files: &AgentlessFiles, query: FindFiles) -> Result<Vec
     Ok(results)
 }
 
-/// A line with its number before it.
+/// Parses a line with its number before it.
 fn numbered(line: &[u8]) -> Option<(u64, String)> {
     let at = memchr::memchr(b':', line)?;
     let number = std::str::from_utf8(&line[..at]).ok()?.parse().ok()?;

@@ -1,23 +1,25 @@
-//! What sandboxes without an interpreter do in their own way, and how one is put together.
+//! Sandboxes without an interpreter: their hooks, and how they are put together.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandbox_core::{Capabilities, CreateSpec, IsolationInfo, Result, RunCode, SandboxId, Variant};
+use sandbox_core::{CreateSpec, IsolationInfo, Result, RunCode, SandboxId, Variant};
 use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::network::Network;
 use sandbox_engine::{InstanceHooks, SandboxBase, SandboxBaseSpec, StandardInstance};
 use serde_json::json;
 
-use super::{AgentlessHost, HINT};
+use super::host::AgentlessHost;
+use crate::capabilities::agentless_capabilities;
 use crate::container::{WORKSPACE, layers};
-use crate::create::Plan;
+use crate::error::NEEDS_PYTHON_FOR_MORE;
+use crate::plan::Plan;
 
-/// One sandbox.
+/// A sandbox without an interpreter.
 pub(crate) type AgentlessInstance = StandardInstance<AgentlessHooks>;
 
-/// A sandbox in a container of an image without Python.
+/// Hooks of a sandbox whose image has no Python.
 #[derive(Debug)]
 pub(crate) struct AgentlessHooks;
 
@@ -33,72 +35,46 @@ impl InstanceHooks for AgentlessHooks {
     }
 }
 
-/// What a sandbox can do without an interpreter. Only an engine of this host gives it terminals.
-pub(crate) fn capabilities(terminals: bool) -> Capabilities {
-    Capabilities {
-        commands: true,
-        command_stdin: true,
-        command_pty: terminals,
-        command_background: true,
-        files: true,
-        set_tags: true,
-        set_lifetime: true,
-        lifetime: true,
-        idle_timeout: true,
-        environments: true,
-        images: true,
-        limit_memory: true,
-        limit_cpu: true,
-        limit_disk: true,
-        limit_processes: true,
-        limit_open_files: true,
-        limit_output: true,
-        network_none: true,
-        isolation_strict: true,
-        ..Capabilities::default()
-    }
-}
-
-/// Puts a sandbox together around a container that has started, and makes it ready.
+/// Puts a sandbox around a started container, and prepares it.
 pub(crate) async fn assemble(
     spec: &CreateSpec,
     plan: &Plan,
     id: SandboxId,
-    made: AgentlessHost,
+    host: AgentlessHost,
     has_limits: bool,
 ) -> Result<AgentlessInstance> {
-    let Plan { options, image, way, env, cwd, .. } = plan;
+    let Plan { options, image, egress, env, cwd, .. } = plan;
     let network = Network::closed(spec.network.clone());
-    // It lives from when it can be used.
+    // The lifetime starts when the sandbox can be used.
     let mut unlimited = spec.clone();
     unlimited.lifetime = None;
     let base = SandboxBaseSpec {
         variant: Variant::LOCAL_DOCKER,
-        capabilities: capabilities(made.has_terminals()),
+        capabilities: agentless_capabilities(host.has_terminals()),
         create: &unlimited,
         isolation: IsolationInfo {
             mode: spec.isolation,
             boundary: "container".into(),
-            layers: layers(options, *way, has_limits),
+            layers: layers(options, *egress, has_limits),
             network: network.description(),
         },
         env: env.clone(),
         cwd: cwd.clone(),
     };
-    let files: Arc<dyn FileSystem> = Arc::new(made.files(cwd));
+    let files: Arc<dyn FileSystem> = Arc::new(host.files(cwd));
     let facts = [
         ("image", options.image.clone()),
         ("image_id", image.clone()),
-        ("container", made.name().to_owned()),
+        ("container", host.name().to_owned()),
         ("user", options.user().to_string()),
-        ("engine", options.engine.to_string()),
+        ("engine", options.runner.to_string()),
     ];
-    let host: Arc<dyn ProcessHost> = Arc::new(made);
+    let host: Arc<dyn ProcessHost> = Arc::new(host);
     let mut base =
         SandboxBase::remote(Arc::clone(&host), Some(files), base).with_work_dir(WORKSPACE);
     base.id = id;
     base.network = network;
-    base.unsupported_hint = Some(HINT);
+    base.unsupported_hint = Some(NEEDS_PYTHON_FOR_MORE);
     facts.into_iter().for_each(|(name, fact)| base.describe(name, json!(fact)));
     let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
     let ended = Arc::clone(&base.end_reason);

@@ -1,23 +1,23 @@
-//! What the tools of an image say of files, understood.
+//! Parses the output and the errors of an image's tools about files.
 
 use sandbox_core::{Error, ErrorKind, FileInfo, FileKind};
 use sandbox_engine::files::{Target, names};
 
 use super::exec::ToolOutput;
 
-/// The bits of a mode that say what it is.
+/// Bits of a mode with the kind of a file, and the kinds.
 const KIND: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 
-/// Entries of a listing: mode, size and time, the name, and where a link points, each with NUL behind it. `None` for what
-/// is no listing.
-pub(super) fn entries(parent: &str, said: &[u8]) -> Option<Vec<FileInfo>> {
-    let Some(said) = said.strip_suffix(b"\0") else {
-        return said.is_empty().then(Vec::new);
+/// Parses a listing: for each entry mode, size and time, the name, and the target of a link, each followed by NUL. Returns
+/// `None` for malformed output.
+pub(super) fn entries(parent: &str, output: &[u8]) -> Option<Vec<FileInfo>> {
+    let Some(output) = output.strip_suffix(b"\0") else {
+        return output.is_empty().then(Vec::new);
     };
-    let fields: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
+    let fields: Vec<&[u8]> = output.split(|byte| *byte == 0).collect();
     let (records, rest) = fields.as_chunks::<3>();
     rest.is_empty().then_some(())?;
     records.iter().map(|[facts, name, target]| entry(parent, facts, name, target)).collect()
@@ -49,12 +49,12 @@ fn entry(parent: &str, facts: &[u8], name: &[u8], target: &[u8]) -> Option<FileI
     })
 }
 
-/// What has gone wrong, by the status of the script or the words of the tool that failed.
-pub(super) fn failed(target: &Target, said: &ToolOutput) -> Error {
+/// Returns the error of a failed operation, by the status of the script or the message of the tool.
+pub(super) fn failed(target: &Target, output: &ToolOutput) -> Error {
     use rustix::io::Errno;
     let about = &target.about;
-    let words = said.words();
-    let errno = match said.status {
+    let message = output.last_error();
+    let errno = match output.status {
         101 => Errno::NOENT,
         102 => Errno::NOTDIR,
         103 => Errno::ISDIR,
@@ -68,28 +68,28 @@ pub(super) fn failed(target: &Target, said: &ToolOutput) -> Error {
             return about.invalid("not_a_regular_file", message);
         }
         107 => Errno::ACCESS,
-        // The shell's own status for a program that is not there.
+        // 127 is the shell's own status of a missing program.
         108 | 127 => {
-            let program = words.rsplit(' ').next().unwrap_or_default();
-            let message = format!("the image has no `{program}`, which this takes: {words}");
+            let program = message.rsplit(' ').next().unwrap_or_default();
+            let message = format!("the image has no `{program}`, which this needs: {message}");
             return Error::unsupported(about.operation, message)
                 .with_context("missing", program.to_owned())
                 .with_hint("put it into the image, or Python 3.9 or later");
         }
-        109 => return about.invalid("inside_itself", "is inside of what is moved or copied"),
+        109 => return about.invalid("inside_itself", "is inside the moved or copied directory"),
         110 => Errno::NOTEMPTY,
         112 => {
             return about
                 .error(ErrorKind::ResourceExhausted, "too_many", "has more than 100000 entries")
                 .with_hint("find some of them by name");
         }
-        _ => match said.lines().iter().rev().find_map(|line| errno_of(line)) {
+        _ => match output.error_lines().iter().rev().find_map(|line| parse_errno(line)) {
             Some(errno) => errno,
             None => {
-                let message = if words.is_empty() {
-                    format!("a tool of the image failed with status {}", said.status)
+                let message = if message.is_empty() {
+                    format!("a tool of the image failed with status {}", output.status)
                 } else {
-                    words
+                    message
                 };
                 return about.error(ErrorKind::Unavailable, "tool", &message);
             }
@@ -98,13 +98,13 @@ pub(super) fn failed(target: &Target, said: &ToolOutput) -> Error {
     about.failed(errno)
 }
 
-/// What the kernel has said, in the words of one tool or another.
-fn errno_of(words: &str) -> Option<rustix::io::Errno> {
+/// Finds the kernel's error in the message of any tool.
+fn parse_errno(message: &str) -> Option<rustix::io::Errno> {
     use rustix::io::Errno;
-    let words = words.to_ascii_lowercase();
+    let message = message.to_ascii_lowercase();
     let known = [
         ("no space left", Errno::NOSPC),
-        // What GNU tar says then.
+        // The message of GNU tar about a full disk.
         ("wrote only", Errno::NOSPC),
         ("quota exceeded", Errno::DQUOT),
         ("read-only file system", Errno::ROFS),
@@ -122,19 +122,19 @@ fn errno_of(words: &str) -> Option<rustix::io::Errno> {
         ("nonexistent", Errno::NOENT),
         ("argument list too long", Errno::NOMEM),
     ];
-    known.into_iter().find(|(part, _)| words.contains(part)).map(|(_, errno)| errno)
+    known.into_iter().find(|(part, _)| message.contains(part)).map(|(_, errno)| errno)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(status: i64, words: &str) -> ToolOutput {
-        ToolOutput { status, stdout: Vec::new(), stderr: words.as_bytes().to_vec() }
+    fn output(status: i64, message: &str) -> ToolOutput {
+        ToolOutput { status, stdout: Vec::new(), stderr: message.as_bytes().to_vec() }
     }
 
     #[test]
-    fn entries_are_read_with_every_name() {
+    fn entries_of_any_name_are_parsed() {
         let listing = b"81a4 5 1000\0a b\nc\0\0a1ff 4 -1\0l\0/x\n\x0001ed 0 7\0\xff\0\0";
         let found = entries("/d/", listing).unwrap();
         let kinds: Vec<_> = found.iter().map(|info| info.kind).collect();
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn what_tools_say_is_understood() {
+    fn the_messages_of_tools_are_parsed() {
         let target = Target::new("/w", "write_file", "x").unwrap();
-        for (status, words, kind) in [
+        for (status, message, kind) in [
             (101, "", ErrorKind::NotFound),
             (102, "", ErrorKind::InvalidArgument),
             (107, "", ErrorKind::PermissionDenied),
@@ -160,13 +160,13 @@ mod tests {
             (2, "sh: can't create /etc/x: Read-only file system", ErrorKind::PermissionDenied),
             (1, "mkdir: can't create directory 'x': File exists", ErrorKind::AlreadyExists),
             (2, "tar: x: No space left on device\ntar: Exiting", ErrorKind::ResourceExhausted),
-            (1, "who knows", ErrorKind::Unavailable),
+            (1, "an unknown message", ErrorKind::Unavailable),
             (1, "", ErrorKind::Unavailable),
         ] {
-            let error = failed(&target, &said(status, words));
-            assert_eq!(error.kind(), kind, "{status} {words}: {error:?}");
+            let error = failed(&target, &output(status, message));
+            assert_eq!(error.kind(), kind, "{status} {message}: {error:?}");
         }
-        let error = failed(&target, &said(108, "tar\n"));
+        let error = failed(&target, &output(108, "tar\n"));
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.message().contains("`tar`") && error.hint().is_some(), "{error:?}");
     }

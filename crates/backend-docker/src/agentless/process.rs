@@ -1,4 +1,4 @@
-//! A command of a container without an agent: what is known of it, and how it is ended.
+//! Process of a command without an agent: its identity, its exit, and its signals.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -14,33 +14,33 @@ use tokio::time::{Instant, timeout};
 
 use super::exec::Execs;
 
-/// Sends signals.
+/// Script that sends signals.
 const SIGNAL: &str = include_str!("signal.sh");
 
 const SIGKILL: i32 = 9;
 
-/// How long the end of a command that has ended by itself may take to be told, once nothing of it is left.
+/// Limits the wait for the reported exit of a command that ended by itself, once no process of it is left.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Statuses from which on a shell means a signal, and how many there are.
+/// Status by which a shell reports signal 0, and the highest signal.
 const SIGNAL_STATUS_BASE: i32 = 128;
 const MAX_SIGNAL: i32 = 64;
 
-/// What is known about the end of a command.
+/// Exit of a command, once it is known.
 #[derive(Debug, Default)]
 pub(super) struct ExitState {
-    /// `Some(None)`: nobody can tell.
-    ended: watch::Sender<Option<Option<Exit>>>,
+    /// `Some(None)`: the command has ended in an unknown way.
+    state: watch::Sender<Option<Option<Exit>>>,
     waker: Mutex<Option<Waker>>,
 }
 
 impl ExitState {
-    /// It has ended like that, unless it was said before how.
-    pub(super) fn end(&self, exit: Option<Exit>) {
-        self.ended.send_if_modified(|ended| {
-            let is_news = ended.is_none();
-            ended.get_or_insert(exit);
-            is_news
+    /// Sets the exit, unless it is set already.
+    pub(super) fn set(&self, exit: Option<Exit>) {
+        self.state.send_if_modified(|state| {
+            let is_new = state.is_none();
+            state.get_or_insert(exit);
+            is_new
         });
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(waker) = waker {
@@ -48,18 +48,18 @@ impl ExitState {
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.ended.borrow().is_some()
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.borrow().is_some()
     }
 
-    /// Waits until it has ended.
-    pub(super) async fn over(&self) -> Option<Exit> {
-        let mut ended = self.ended.subscribe();
-        ended.wait_for(Option::is_some).await.ok().and_then(|ended| ended.flatten())
+    /// Waits until the command has ended.
+    pub(super) async fn ended(&self) -> Option<Exit> {
+        let mut state = self.state.subscribe();
+        state.wait_for(Option::is_some).await.ok().and_then(|state| state.flatten())
     }
 }
 
-/// The end that a status means: a shell has one number for both kinds.
+/// Converts the status of a shell, which is one number for exit codes and signals.
 pub(super) fn exit_of(status: i32) -> Exit {
     let signal = status - SIGNAL_STATUS_BASE;
     let signal = (1..=MAX_SIGNAL).contains(&signal).then_some(signal);
@@ -72,49 +72,50 @@ pub(super) fn exit_of(status: i32) -> Exit {
     }
 }
 
-/// Which process it is, in its container.
+/// Identity of a command's process in its container.
 #[derive(Clone, Debug)]
 pub(super) struct ProcessIdentity {
-    /// The command, and when the kernel began it.
     pub(super) pid: u32,
+    /// Start of the process as the kernel has it.
     pub(super) since: String,
-    /// Who started it and leads its session.
+    /// The shell that started the command and leads its session.
     pub(super) leader: u32,
 }
 
-/// A command.
-#[derive(Debug)]
+/// A command that was started by an engine exec.
+#[derive(Clone, Debug)]
 pub(super) struct ExecProcess {
     pub(super) execs: Execs,
-    pub(super) named: ProcessIdentity,
-    pub(super) life: Arc<ExitState>,
+    pub(super) identity: ProcessIdentity,
+    pub(super) exit: Arc<ExitState>,
 }
 
 impl ExecProcess {
-    /// Whether it was alive before that.
-    async fn send(execs: &Execs, named: &ProcessIdentity, signal: i32, whom: &str) -> Result<bool> {
-        let ProcessIdentity { pid, since, leader } = named;
+    /// Sends a signal to `alone`, `tree` or `leader`. Returns whether the command was alive before.
+    async fn send(&self, signal: i32, target: &str) -> Result<bool> {
+        let ProcessIdentity { pid, since, leader } = &self.identity;
         let (signal, pid, leader) = (signal.to_string(), pid.to_string(), leader.to_string());
-        let said = execs.run(SIGNAL, &[&signal, whom, &pid, since, &leader]).await?;
-        match said.status {
-            0 => Ok(said.stdout.starts_with(b"yes")),
+        let arguments = [&*signal, target, &pid, since, &leader];
+        let output = self.execs.run(SIGNAL, &arguments).await?;
+        match output.status {
+            0 => Ok(output.stdout.starts_with(b"yes")),
             _ => {
-                let message = format!("the command could not be ended: {}", said.words());
+                let message = format!("the command could not be ended: {}", output.last_error());
                 Err(Error::new(ErrorKind::Unavailable, "signal", message))
             }
         }
     }
 
-    /// Whether it still is there.
-    pub(super) async fn is_there(&self) -> Result<bool> {
-        Self::send(&self.execs, &self.named, 0, "alone").await
+    /// Returns true if the command is alive.
+    pub(super) async fn is_alive(&self) -> Result<bool> {
+        self.send(0, "alone").await
     }
 }
 
 #[async_trait]
 impl Process for ExecProcess {
     fn pid(&self) -> u32 {
-        self.named.pid
+        self.identity.pid
     }
 
     async fn register(&self, _pid: u32) -> Result<()> {
@@ -122,12 +123,12 @@ impl Process for ExecProcess {
     }
 
     fn is_dead(&self) -> bool {
-        self.life.is_over()
+        self.exit.has_ended()
     }
 
     fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut waker = self.life.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.life.is_over() {
+        let mut waker = self.exit.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.exit.has_ended() {
             return Poll::Ready(());
         }
         *waker = Some(cx.waker().clone());
@@ -135,48 +136,47 @@ impl Process for ExecProcess {
     }
 
     async fn exit(&self) -> Result<Exit> {
-        self.life.over().await.ok_or_else(|| self.execs.lost("command"))
+        self.exit.ended().await.ok_or_else(|| self.execs.lost("command"))
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
-        if self.life.is_over() {
+        if self.exit.has_ended() {
             return Ok(());
         }
-        let (execs, named) = (self.execs.clone(), self.named.clone());
-        let life = Arc::clone(&self.life);
+        let process = self.clone();
         self.execs.runtime.spawn(async move {
-            let sent = Self::send(&execs, &named, signal, "alone").await;
-            // What nobody reads does not hold back that it is dead.
-            if signal == SIGKILL && sent.is_ok_and(|alive| alive) {
-                life.end(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
+            let sent = process.send(signal, "alone").await;
+            // The report of the exit comes behind the output, which may never be read.
+            if signal == SIGKILL && sent.is_ok_and(|was_alive| was_alive) {
+                process.exit.set(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
             }
         });
         Ok(())
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
-        Self::send(&self.execs, &self.named, signal, "tree").await.map(drop)
+        self.send(signal, "tree").await.map(drop)
     }
 
-    /// The engine tells of the end of a command when all that it has put out was read, which may be never. So it counts as
-    /// dead when whoever killed it has seen that.
+    /// Kills the command with everything that it started, and sets its exit: the engine reports the exit only when all output
+    /// is read, which may be never.
     async fn kill_tree(&self) -> Result<()> {
-        let sent = Self::send(&self.execs, &self.named, SIGKILL, "tree").await;
+        let sent = self.send(SIGKILL, "tree").await;
         if self.execs.is_closed() {
-            self.life.end(None);
+            self.exit.set(None);
             return Ok(());
         }
         if sent? {
-            self.life.end(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
-        } else if timeout(EXIT_REPORT_TIMEOUT, self.life.over()).await.is_err() {
-            // Who started it was ended, too, or is kept from saying how it ended.
-            Self::send(&self.execs, &self.named, SIGKILL, "leader").await?;
-            self.life.end(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
+            self.exit.set(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
+        } else if timeout(EXIT_REPORT_TIMEOUT, self.exit.ended()).await.is_err() {
+            // The shell that reports the exit was killed too, or cannot report it.
+            self.send(SIGKILL, "leader").await?;
+            self.exit.set(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
         }
         Ok(())
     }
 
-    /// The kernel counts them for whoever waits for it, which is the image's shell.
+    /// Returns false: the kernel counts the usage for the parent, which is a shell of the image.
     fn is_counted(&self) -> bool {
         false
     }
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_told_as_shells_mean_them() {
+    fn statuses_are_converted_like_in_shells() {
         for (status, code, signal) in [
             (0, Some(0), None),
             (127, Some(127), None),
@@ -227,11 +227,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_who_knows_how_it_ended_is_believed() {
-        let life = ExitState::default();
-        life.end(Some(exit_of(3)));
-        life.end(None);
-        assert_eq!(life.over().await, Some(exit_of(3)));
-        assert!(life.is_over());
+    async fn the_first_exit_is_kept() {
+        let exit = ExitState::default();
+        exit.set(Some(exit_of(3)));
+        exit.set(None);
+        assert_eq!(exit.ended().await, Some(exit_of(3)));
+        assert!(exit.has_ended());
     }
 }

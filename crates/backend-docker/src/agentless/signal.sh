@@ -1,9 +1,9 @@
-# Sends a signal to a command or to everything that it has started, and says whether it was alive.
+# Sends a signal to a command or to everything that it has started, and reports whether the command was alive.
 #
-# $1 the signal, $2 `alone`, `tree` or `leader`, $3 its process, $4 when that began, $5 the process that started it.
-signal=$1 whom=$2 child=$3 since=$4 leader=$5
+# $1 the signal, $2 `alone`, `tree` or `leader`, $3 the process of the command, $4 its start, $5 the shell that started it.
+signal=$1 target=$2 child=$3 since=$4 leader=$5
 
-# What runs: number, parent, session, begin.
+# Lists the processes: number, parent, session.
 table() {
     for place in /proc/[0-9]*; do
         { read -r line <"$place/stat"; } 2>/dev/null || continue
@@ -15,7 +15,7 @@ table() {
     done
 }
 
-# Its tree is what has its session, or came from something of it.
+# Finds the tree of the command: processes of its session, and descendants of these.
 tree() {
     known=" $leader $child " news=yes all=$(table)
     while [ "$news" ]; do
@@ -48,17 +48,17 @@ alive=
     esac
 }
 echo "${alive:-no}"
-# The command may have stopped who started it, which could never say then how it ended.
+# The command may have stopped the shell that has to report its exit.
 [ "$alive" ] || kill -CONT "$leader" 2>/dev/null
-if [ "$whom" = alone ]; then
+if [ "$target" = alone ]; then
     [ "$alive" ] && [ "$signal" != 0 ] && kill "-$signal" "$child" 2>/dev/null
     exit 0
 fi
-if [ "$whom" = leader ]; then
+if [ "$target" = leader ]; then
     kill "-$signal" "$leader" 2>/dev/null
     exit 0
 fi
-# A command that has ended by itself says so: who started it is left to do that.
+# The shell of a command that has ended by itself is spared, to report the exit.
 spared=
 [ "$alive" ] || spared=$leader
 if [ "$signal" != 9 ]; then
@@ -68,7 +68,7 @@ if [ "$signal" != 9 ]; then
     done
     exit 0
 fi
-# What is stopped starts nothing more.
+# A stopped process starts no further ones.
 former=none
 rounds=0
 while tree; [ "$found" != "$former" ] && [ $rounds -lt 50 ]; do
@@ -89,6 +89,6 @@ while [ $rounds -lt 200 ]; do
     rounds=$((rounds + 1))
 done
 [ "$left" ] && exit 1
-# What could stop it again is gone.
+# No process is left that could stop the shell again.
 [ "$spared" ] && kill -CONT "$spared" 2>/dev/null
 exit 0

@@ -1,4 +1,5 @@
-//! Large files out of containers: taken as open files where the engine and its kernel are here, and else through the engine.
+//! Downloads of large files: as transferred descriptors where the engine and its kernel are on this host, and otherwise
+//! through the engine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,25 +15,25 @@ use super::remote::engine_over_tcp;
 use super::support::{TEST_TIMEOUT, docker, has_engine};
 use super::{container, create};
 
-/// Far more than can be on its way through an engine.
+/// Size far above what an engine buffers.
 const LARGE: usize = 100_000_000;
 
-/// What a whole file is read by.
+/// Range of a whole file.
 const ALL: ByteRange = ByteRange { offset: 0, length: None };
 
-/// One whose engine is here, and one whose engine might be anywhere.
-async fn ways() -> [Sandbox; 2] {
+/// Creates a sandbox with the local engine, and one with the same engine over TCP, like a remote one.
+async fn sandboxes() -> [Sandbox; 2] {
     assert!(has_engine(), "there is no engine to test with");
     let mut config = DockerConfig::default();
     config.host = Some(engine_over_tcp().await);
-    let elsewhere = Sandbox::builder(Arc::new(DockerBackend::new(config)));
-    let made = [create().await, elsewhere.create().await.unwrap()];
-    for sandbox in &made {
+    let remote = Sandbox::builder(Arc::new(DockerBackend::new(config)));
+    let sandboxes = [create().await, remote.create().await.unwrap()];
+    for sandbox in &sandboxes {
         let times = LARGE / 251 + 1;
         let content = format!("(bytes(range(251)) * {times})[:{LARGE}]");
         run(sandbox, &format!("with open('large', 'wb') as file: file.write({content})")).await;
     }
-    made
+    sandboxes
 }
 
 async fn run(sandbox: &Sandbox, code: &str) {
@@ -42,32 +43,32 @@ async fn run(sandbox: &Sandbox, code: &str) {
 
 async fn collect(mut content: ByteStream) -> Vec<u8> {
     let mut all = Vec::new();
-    while let Some(piece) = content.next().await {
-        all.extend_from_slice(&piece.unwrap());
+    while let Some(chunk) = content.next().await {
+        all.extend_from_slice(&chunk.unwrap());
     }
     all
 }
 
-/// Compared by pieces: byte by byte would keep this thread from everything else for many seconds, and a container ends that
-/// hears nothing of its host.
+/// Compares content by chunks: byte by byte it would block this thread for many seconds, and a container ends when its host
+/// is silent.
 fn is_large(content: &[u8]) -> bool {
-    let piece: Vec<u8> = (0..251).collect();
-    content.len() == LARGE && content.chunks(251).all(|other| piece.starts_with(other))
+    let chunk: Vec<u8> = (0..251).collect();
+    content.len() == LARGE && content.chunks(251).all(|other| chunk.starts_with(other))
 }
 
-/// Nothing in a container that is paused says anything.
+/// A paused container sends nothing, so the content that arrives does not come from its agent.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_large_file_is_taken_by_root_where_the_engine_is() {
-    let [here, elsewhere] = ways().await;
-    for (sandbox, is_taken) in [(&here, geteuid().is_root()), (&elsewhere, false)] {
+async fn root_reads_a_large_file_directly_where_the_engine_is() {
+    let [local, remote] = sandboxes().await;
+    for (sandbox, is_direct) in [(&local, geteuid().is_root()), (&remote, false)] {
         let content = sandbox.files().stream("large", ALL).await.unwrap();
         let name = container(sandbox);
         docker(&["pause", &name]).await;
-        let patience = if is_taken { TEST_TIMEOUT } else { Duration::from_millis(500) };
-        let arrived = timeout(patience, collect(content)).await;
+        let limit = if is_direct { TEST_TIMEOUT } else { Duration::from_millis(500) };
+        let arrived = timeout(limit, collect(content)).await;
         docker(&["unpause", &name]).await;
-        assert_eq!(arrived.is_ok_and(|content| is_large(&content)), is_taken);
+        assert_eq!(arrived.is_ok_and(|content| is_large(&content)), is_direct);
         let again = sandbox.files().stream("large", ALL).await.unwrap();
         assert!(is_large(&collect(again).await));
         sandbox.terminate().await.unwrap();
@@ -76,10 +77,10 @@ async fn a_large_file_is_taken_by_root_where_the_engine_is() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn large_files_are_downloaded_alike() {
+async fn large_files_are_downloaded_from_both() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("file");
-    for sandbox in ways().await {
+    for sandbox in sandboxes().await {
         let files = sandbox.files();
         let download = async |path: &str, to: &Path| {
             let _ = std::fs::remove_file(to);
@@ -87,7 +88,7 @@ async fn large_files_are_downloaded_alike() {
         };
         assert_eq!(download("large", &to).await.unwrap(), LARGE as u64);
         assert!(is_large(&std::fs::read(&to).unwrap()));
-        // One that is all holes but for its end.
+        // A sparse file with data only at its end.
         let code = "import os\nwith open('sparse', 'wb') as file: file.seek(900 << 20); file.write(b'end')\n\
                     os.symlink('sparse', 'link')";
         run(&sandbox, code).await;
@@ -96,12 +97,12 @@ async fn large_files_are_downloaded_alike() {
         assert!(part.len() == (2 << 20) + 3 && part.ends_with(b"\0end"));
         let most = files.download("large", &to).at_most(ByteSize::mib(10)).await;
         assert_eq!(most.unwrap_err().kind(), ErrorKind::ResourceExhausted);
-        // One of the image.
+        // A file of the image.
         let python = sandbox
             .commands()
             .run("readlink -f $(command -v python3); cat $(command -v python3) | wc -c");
-        let said = python.await.unwrap().stdout;
-        let (path, size) = said.trim().split_once('\n').unwrap();
+        let output = python.await.unwrap().stdout;
+        let (path, size) = output.trim().split_once('\n').unwrap();
         assert_eq!(download(path, &to).await.unwrap(), size.trim().parse::<u64>().unwrap());
         sandbox.terminate().await.unwrap();
     }
@@ -109,8 +110,8 @@ async fn large_files_are_downloaded_alike() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn large_files_that_change_are_read_alike() {
-    for sandbox in ways().await {
+async fn large_files_that_change_are_read_from_both() {
+    for sandbox in sandboxes().await {
         let files = sandbox.files();
         let mut content = files.stream("large", ALL).await.unwrap();
         let first = content.next().await.unwrap().unwrap().len();
@@ -121,7 +122,7 @@ async fn large_files_that_change_are_read_alike() {
 
         let mut content = files.stream("large", ALL).await.unwrap();
         let first = content.next().await.unwrap().unwrap().len();
-        // What had the name is read, and not what gets it.
+        // The file that had the name is read, not the one that gets it.
         run(
             &sandbox,
             "import os\nos.truncate('large', 8 << 20)\nos.rename('large', 'x')\n\
@@ -136,9 +137,9 @@ async fn large_files_that_change_are_read_alike() {
 
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn what_is_no_file_to_read_is_refused_alike() {
-    let mut told = Vec::new();
-    for sandbox in ways().await {
+async fn unreadable_files_are_refused_alike() {
+    let mut refusals = Vec::new();
+    for sandbox in sandboxes().await {
         let files = sandbox.files();
         run(&sandbox, "import os\nos.chmod('large', 0)\nos.mkfifo('fifo')\nos.symlink('/proc/1/environ', 'link')").await;
         let mut errors = Vec::new();
@@ -158,8 +159,8 @@ async fn what_is_no_file_to_read_is_refused_alike() {
         }
         assert_eq!(errors[0].1, ErrorKind::PermissionDenied, "{errors:?}");
         assert_eq!(errors[1].1, ErrorKind::InvalidArgument, "{errors:?}");
-        told.push(errors);
+        refusals.push(errors);
         sandbox.terminate().await.unwrap();
     }
-    assert_eq!(told[0], told[1]);
+    assert_eq!(refusals[0], refusals[1]);
 }

@@ -1,14 +1,14 @@
-//! What dead owners have left at an engine.
+//! Containers that dead owners have left at an engine.
 
 use backend_docker::DEFAULT_IMAGE;
 
 use super::support::{docker, has_engine};
 use super::{container, create};
 
-/// Such as one whose owner was killed between its making and its start.
+/// An owner can be killed between the creation and the start of its container.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_container_of_a_dead_owner_is_swept() {
+async fn a_container_of_a_dead_owner_is_pruned() {
     assert!(has_engine(), "there is no engine to test with");
     let sandbox = create().await;
     let label = "{{index .Config.Labels \"code-sandboxes.owner\"}}";

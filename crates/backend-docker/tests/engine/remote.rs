@@ -1,4 +1,4 @@
-//! The network of containers of an engine that is elsewhere.
+//! The network of containers of a remote engine.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use tokio::net::{TcpListener, UnixStream};
 use super::container;
 use super::support::{docker, has_engine};
 
-/// Where no gate can be opened in the network of containers, as with an engine elsewhere.
+/// With a remote engine no gate can be opened in the network of a container: a proxy enforces the policy.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn lists_of_hosts_hold_with_an_engine_elsewhere() {
+async fn allowlists_are_enforced_with_a_remote_engine() {
     assert!(has_engine(), "there is no engine to test with");
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let allowed = server.local_addr().unwrap();
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = server.accept().await.unwrap();
-            let mut asked = [0; 1024];
-            let _ = stream.read(&mut asked).await;
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
             let body = "x".repeat(3_000_000);
             let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
             let _ = stream.write_all(answer.as_bytes()).await;
@@ -41,7 +41,7 @@ async fn lists_of_hosts_hold_with_an_engine_elsewhere() {
     let layers = sandbox.info().unwrap().isolation.unwrap().layers;
     assert!(layers.iter().any(|layer| layer == "network-proxy"), "{layers:?}");
 
-    // By requests, by tunnels, and many at a time: through what the environment names.
+    // Requests, tunnels, and many connections at a time, through the proxy in the environment.
     let code = format!("
 import os, socket, threading, urllib.request
 assert [line.split(':')[0].strip() for line in open('/proc/net/dev')][2:] == ['lo']
@@ -64,10 +64,10 @@ threads = [threading.Thread(target=lambda: found.append(fetch('http://{allowed}/
 sum(found), tunnel({port}), tunnel({other})", port = allowed.port(), other = refused.port());
     let outcome = sandbox.run_code(code).await.unwrap();
     assert_eq!(outcome.text(), Some("(60000000, 3000000, '403')"), "{outcome:?}");
-    let told: Vec<_> = outcome.network_denied.iter().map(ToString::to_string).collect();
-    assert_eq!(told, [refused.to_string()]);
+    let denied: Vec<_> = outcome.network_denied.iter().map(ToString::to_string).collect();
+    assert_eq!(denied, [refused.to_string()]);
 
-    // What a program of the package manager's kind sees, and one that heeds no proxy.
+    // A program that uses the proxy like a package manager, and one that ignores it.
     let command = "python3 -c 'import urllib.request as u; u.urlopen(\"http://evil.example/\")' 2>&1 | tail -1";
     let outcome = sandbox.commands().run(command).await.unwrap();
     assert_eq!(outcome.stdout.trim(), "urllib.error.HTTPError: HTTP Error 403: Forbidden");
@@ -80,10 +80,10 @@ sum(found), tunnel({port}), tunnel({other})", port = allowed.port(), other = ref
     sandbox.terminate().await.unwrap();
 }
 
-/// What is not of the public internet has to be listed, and the engine's own network has all of it.
+/// Private addresses have to be listed explicitly; the engine's own network would reach them all.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn all_is_no_more_than_the_public_internet_with_an_engine_elsewhere() {
+async fn all_is_no_more_than_the_public_internet_with_a_remote_engine() {
     assert!(has_engine(), "there is no engine to test with");
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().unwrap().port();
@@ -114,7 +114,7 @@ interfaces, status('169.254.169.254', 80), status('172.17.0.1', 22), status('127
     sandbox.terminate().await.unwrap();
 }
 
-/// The engine of this host, as one that is reached over the network.
+/// Serves the engine of this host over TCP, like a remote engine.
 pub(super) async fn engine_over_tcp() -> String {
     let socket = std::env::var("DOCKER_HOST").ok();
     let socket = socket.as_deref().and_then(|host| host.strip_prefix("unix://"));

@@ -1,4 +1,4 @@
-//! Packages of the image's system.
+//! System packages, installed by the image's package manager.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use sandbox_core::{ErrorKind, Sandbox};
 use super::support::{docker, has_engine};
 use super::{container, create};
 
-/// A repository with one package, made as root of the container.
+/// Script that makes a repository with one package, run as root of the container.
 const REPOSITORY: &str = r#"set -e
 mkdir -p /repository/p/DEBIAN /repository/p/usr/bin
 cd /repository
@@ -22,7 +22,7 @@ rm -f /etc/apt/sources.list /etc/apt/sources.list.d/*
 echo 'deb [trusted=yes] file:/repository ./' >/etc/apt/sources.list.d/tiny.list"#;
 
 #[tokio::test]
-async fn system_packages_are_installed_where_the_root_can_be_written_to() {
+async fn system_packages_are_installed_with_a_writable_root() {
     assert!(has_engine(), "there is no engine to test with");
     let closed = create().await;
     let refused = closed.install_system_packages(["tiny-package"]).await.unwrap_err();
@@ -38,7 +38,7 @@ async fn system_packages_are_installed_where_the_root_can_be_written_to() {
     let ran = sandbox.commands().run("tiny-program; cat /proc/self/status").await.unwrap();
     assert!(ran.stdout.starts_with("ran\n"), "{}", ran.stdout);
     assert!(ran.stdout.contains("CapBnd:\t0000000000000000"), "{}", ran.stdout);
-    // Code is no more than it was: what was installed is not its own.
+    // Code has no further rights: it cannot change the installed files.
     let write = sandbox.commands().run("echo x >>/usr/bin/tiny-program").await.unwrap();
     assert_ne!(write.exit_code, 0);
     let unknown = sandbox.install_system_packages(["no-such-package"]).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What the tests with containers share.
+//! Helpers of the tests with containers.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,10 +9,10 @@ use backend_docker::DEFAULT_IMAGE;
 use serde_json::json;
 use tokio::process::Command;
 
-/// Long enough for an engine on a busy machine.
+/// Limits a step of a test, with time for an engine on a busy machine.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An interpreter of those images that has no package at all, and so no kernel.
+/// Interpreter in those images without any package, and so without a kernel.
 pub(crate) const BARE_PYTHON: &str = "bare-python";
 
 pub(crate) fn has_engine() -> bool {
@@ -21,12 +21,12 @@ pub(crate) fn has_engine() -> bool {
 
 pub(crate) async fn docker(arguments: &[&str]) -> String {
     let output = Command::new("docker").args(arguments).output().await.expect("docker runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "docker {arguments:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "docker {arguments:?}: {stderr}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// A kernel that says what it is told.
+/// Kernel that prints its code.
 const ECHO: &str = "
 import time
 from ipykernel.kernelapp import IPKernelApp
@@ -45,7 +45,7 @@ class Echo(Kernel):
 IPKernelApp.launch_instance(kernel_class=Echo)
 ";
 
-/// An image of that name with kernels that come up, and others that do not. Nothing has to be fetched for it.
+/// Builds an image with kernels that start, and others that do not. Nothing has to be fetched for it.
 pub(crate) async fn build_with_kernels(name: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let sh = |script: &str| json!(["/bin/sh", "-c", script]);
@@ -66,7 +66,7 @@ pub(crate) async fn build_with_kernels(name: &str) {
     let bare = folder.path().join(BARE_PYTHON);
     write(&bare, "#!/bin/sh\nexec python3 -S \"$@\"\n");
     std::fs::set_permissions(&bare, Permissions::from_mode(0o755)).expect("a program");
-    // Its own, so that it can be told from another one with the same files.
+    // The label distinguishes it from another image with the same files.
     let recipe = format!(
         "FROM {DEFAULT_IMAGE}\nLABEL test=\"{name}\"\nCOPY kernels /usr/share/jupyter/kernels\n\
          COPY {BARE_PYTHON} /usr/local/bin/\n"
@@ -78,11 +78,11 @@ pub(crate) async fn build_with_kernels(name: &str) {
 pub(crate) async fn build(name: &str, recipe: &str, folder: &Path) {
     std::fs::write(folder.join("Dockerfile"), recipe).expect("a file");
     let folder = folder.to_str().expect("a name");
-    let said = docker(&["build", "--network", "none", "--tag", name, folder]).await;
-    assert!(!docker(&["image", "ls", "--quiet", name]).await.is_empty(), "{said}");
+    let output = docker(&["build", "--network", "none", "--tag", name, folder]).await;
+    assert!(!docker(&["image", "ls", "--quiet", name]).await.is_empty(), "{output}");
 }
 
-/// The images that containers have been made of, of those there are.
+/// Lists the images of all containers.
 pub(crate) async fn images_in_use() -> Vec<String> {
     let listed = docker(&["ps", "--all", "--format", "{{.Image}}"]).await;
     listed.lines().map(str::to_owned).collect()

@@ -1,19 +1,19 @@
-//! Images without Python: one with the usual tools, and one with the smallest. Nothing is fetched for them.
+//! Images without Python: one with GNU tools, and one with only busybox. Nothing is fetched for them.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 
-/// The usual tools.
+/// Image with GNU tools.
 pub(crate) const DEBIAN: &str = "code-sandboxes-test-debian";
 
-/// One static program that is all of them.
+/// Image with only busybox.
 pub(crate) const BUSYBOX: &str = "code-sandboxes-test-busybox";
 
-/// Where that program is on Debian, whose package `busybox-static` has it.
+/// Busybox on Debian, from the package `busybox-static`.
 const PROGRAM: &str = "/bin/busybox";
 
-/// Makes the image with the usual tools, once.
+/// Builds the image with GNU tools, once.
 pub(crate) fn build_debian() {
     static MADE: Once = Once::new();
     MADE.call_once(|| {
@@ -24,7 +24,7 @@ pub(crate) fn build_debian() {
     });
 }
 
-/// Makes the image with the smallest, once.
+/// Builds the image with busybox, once.
 pub(crate) fn build_busybox() {
     static MADE: Once = Once::new();
     MADE.call_once(|| {
@@ -51,6 +51,6 @@ fn build(name: &str, recipe: &str, programs: &[&str]) {
         .arg(folder.path())
         .output()
         .expect("docker runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name} is not built: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} is not built: {stderr}");
 }

@@ -46,13 +46,13 @@ async fn what_cannot_start_says_why() {
 // A limit that cannot be had is reported, and one that can be had is enforced.
 #[tokio::test]
 async fn open_files_are_as_many_as_asked_for_or_as_there_are() {
-    let asked = OpenFiles { default: 200, max: 400 };
-    for (there, usual, most) in [(1000, 200, 400), (300, 200, 300), (150, 150, 150)] {
+    let asked = OpenFiles { soft: 200, hard: 400 };
+    for (there, soft, hard) in [(1000, 200, 400), (300, 200, 300), (150, 150, 150)] {
         let place = TestBox::start_with_open_files(there, asked).await;
-        assert_eq!(place.pipe.open_files(), Some(most));
+        assert_eq!(place.pipe.open_files(), Some(hard));
         let spawned = place.pipe.spawn(place.shell("ulimit -Sn; ulimit -Hn")).await.unwrap();
         let said = String::from_utf8(read_all(&*spawned.stdout).await).unwrap();
-        assert_eq!(said, format!("{usual}\n{most}\n"));
+        assert_eq!(said, format!("{soft}\n{hard}\n"));
     }
 }
 

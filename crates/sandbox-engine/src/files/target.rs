@@ -1,7 +1,7 @@
 //! A path in a sandbox, checked as far as its text shows.
 
 use sandbox_core::tar::MAX_ENTRIES;
-use sandbox_core::{ErrorKind, Result};
+use sandbox_core::{ErrorKind, FileInfo, Result};
 
 use super::{PathContext, names};
 
@@ -48,7 +48,14 @@ impl Target {
         Ok(Self { about, shown, bytes })
     }
 
-    /// Checks that the path ends in a name that can be made, removed or replaced.
+    /// Sets path and name of an entry to those of this path.
+    pub fn name_entry(&self, entry: &mut FileInfo) {
+        entry.path.clone_from(&self.shown);
+        let name = self.shown.rsplit('/').next().unwrap_or_default();
+        entry.name = if name.is_empty() { "/" } else { name }.to_owned();
+    }
+
+    /// Whether it ends in the name of something that can be made, removed or replaced.
     ///
     /// # Errors
     /// `InvalidArgument`.

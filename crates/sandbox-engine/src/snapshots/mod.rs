@@ -3,6 +3,7 @@
 //! The files are the working directory and the installed packages, as archives. Interpreters, and the meaning of the
 //! bytes of their variables, belong to the backend.
 
+mod catalog;
 mod checkpoints;
 mod imports;
 mod store;
@@ -18,6 +19,7 @@ use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, SnapshotInfo};
 
 use self::swap::{Layout, StagedFiles, discard};
 
+pub use self::catalog::SnapshotCatalog;
 pub use self::checkpoints::Snapshots;
 pub(crate) use self::checkpoints::load_variables;
 use self::store::Manifest;
