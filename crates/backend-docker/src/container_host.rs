@@ -233,7 +233,7 @@ impl ProcessHost for ContainerHost {
 
     fn end_reason(&self) -> Option<(FailureKind, String)> {
         let known = self.guard.exit.reason().map(|reason| reason.failure());
-        known.or_else(|| Some((FailureKind::ConnectionLost, self.agent.why_lost()?)))
+        known.or_else(|| Some((FailureKind::ConnectionLost, self.agent.lost_reason()?)))
     }
 }
 
