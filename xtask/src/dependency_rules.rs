@@ -79,6 +79,17 @@ fn shared_rules() -> Vec<Rule> {
             },
         ),
         Rule::new(
+            "servers pull no backend, no cells and no kernels",
+            "code-sandboxes-server",
+            &["--all-features"],
+            |tree| {
+                backends(tree).is_empty()
+                    && !tree.contains("code-sandboxes-engine")
+                    && !tree.contains("code-sandboxes-isolation")
+                    && !tree.contains("code-sandboxes-kernel")
+            },
+        ),
+        Rule::new(
             "kernels as interpreters pull no transport, no cells and no HTTP client",
             "code-sandboxes-kernel",
             &[],

@@ -191,6 +191,8 @@ fn info(parent: &str, record: &[u8]) -> Option<FileInfo> {
         modified,
         permissions: format!("{mode:03o}"),
         target: (kind == FileKind::Symlink).then_some(target),
+        uid: None,
+        gid: None,
     })
 }
 

@@ -46,6 +46,8 @@ fn entry(parent: &str, facts: &[u8], name: &[u8], target: &[u8]) -> Option<FileI
         modified,
         permissions: format!("{:03o}", mode & 0o777),
         target: (kind == FileKind::Symlink).then(|| names::to_text(target)),
+        uid: None,
+        gid: None,
     })
 }
 

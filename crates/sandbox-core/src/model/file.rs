@@ -40,6 +40,12 @@ pub struct FileInfo {
     /// The target of a link, unresolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// User id of the owner as the sandbox sees it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Group id as the sandbox sees it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
 }
 
 impl FileInfo {

@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use sandbox_core::{
     ByteRange, ByteStream, ErrorKind, FileInfo, FindFiles, FoundFile, Result, WriteOptions,
 };
-use sandbox_isolation::Cell;
+use sandbox_isolation::{Cell, CellKind};
 
 use self::error::PathContext;
 use self::path::CellPath;
@@ -48,7 +48,8 @@ impl CellFiles {
     pub fn new(cell: &Cell, base: &str) -> Result<Self> {
         let root = cell.root().try_clone_to_owned().map_err(super::no_descriptors)?;
         let user = cell.file_owner().map(|(uid, gid)| User { uid, gid });
-        Ok(Self { tree: Arc::new(RootDir { root, base: base.to_owned(), user }) })
+        let inside = (cell.kind() == CellKind::Strict).then(|| cell.identity());
+        Ok(Self { tree: Arc::new(RootDir { root, base: base.to_owned(), user, inside }) })
     }
 
     fn target(&self, operation: &'static str, path: &str) -> Result<CellPath> {

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat, openat2};
 use rustix::io::Errno;
 use sandbox_core::{ErrorKind, Result};
+use sandbox_isolation::Identity;
 
 use super::pool::User;
 use sandbox_engine::files::Target;
@@ -46,6 +47,21 @@ pub(crate) struct RootDir {
     /// The absolute directory where relative paths begin.
     pub(crate) base: String,
     pub(crate) user: Option<User>,
+    /// The user of a cell with users of its own. `None`: users are those of the host.
+    pub(crate) inside: Option<Identity>,
+}
+
+/// The user of files that belong to no user of a cell.
+const OVERFLOW: u32 = 65_534;
+
+impl RootDir {
+    /// Returns user and group of a file as the cell sees them.
+    pub(crate) fn owner(&self, status: &Stat) -> (u32, u32) {
+        let Some(inside) = self.inside else { return (status.st_uid, status.st_gid) };
+        let uid = if status.st_uid == inside.launcher_uid { inside.uid } else { OVERFLOW };
+        let gid = if status.st_gid == inside.launcher_gid { inside.gid } else { OVERFLOW };
+        (uid, gid)
+    }
 }
 
 /// A directory, and the name of an entry in it that may not exist.

@@ -33,7 +33,8 @@ pub(crate) fn kind_of(status: &Stat) -> FileKind {
 }
 
 /// Describes an entry. `parent` is absolute.
-pub(crate) fn describe(parent: &str, name: String, status: &Stat) -> FileInfo {
+pub(crate) fn describe(tree: &RootDir, parent: &str, name: String, status: &Stat) -> FileInfo {
+    let (uid, gid) = tree.owner(status);
     let path = format!("{}/{name}", parent.trim_end_matches('/'));
     #[expect(clippy::cast_precision_loss, reason = "seconds as JSON has them")]
     let modified = status.st_mtime as f64 + status.st_mtime_nsec as f64 / 1e9;
@@ -45,6 +46,8 @@ pub(crate) fn describe(parent: &str, name: String, status: &Stat) -> FileInfo {
         modified,
         permissions: format!("{:03o}", status.st_mode & 0o777),
         target: None,
+        uid: Some(uid),
+        gid: Some(gid),
     }
 }
 
@@ -76,7 +79,7 @@ pub(crate) fn stat(tree: &RootDir, target: &CellPath) -> Result<FileInfo> {
     let status = target.status(fd.as_fd())?;
     let parts = target.shown.rsplit_once('/');
     let (parent, name) = parts.unwrap_or_default();
-    let mut info = describe(parent, name.to_owned(), &status);
+    let mut info = describe(tree, parent, name.to_owned(), &status);
     if info.kind == FileKind::Symlink {
         info.target = link_target(fd.as_fd(), c"");
     }
@@ -105,7 +108,7 @@ pub(crate) fn list(tree: &RootDir, target: &CellPath, stop: &Stop) -> Result<Vec
                 .error(ErrorKind::ResourceExhausted, "too_many", message)
                 .with_hint("find some of them by name"));
         }
-        let mut info = describe(&target.shown, names::to_text(name.to_bytes()), &status);
+        let mut info = describe(tree, &target.shown, names::to_text(name.to_bytes()), &status);
         if info.kind == FileKind::Symlink {
             info.target = link_target(directory.as_fd(), &name);
         }

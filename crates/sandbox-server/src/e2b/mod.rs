@@ -1,0 +1,1 @@
+//! The E2B protocol over any backend.
