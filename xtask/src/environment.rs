@@ -39,7 +39,8 @@ pub(crate) struct Environment {
     pub(crate) python: Option<PathBuf>,
     /// An interpreter that has Jupyter.
     pub(crate) jupyter: Option<PathBuf>,
-    /// Interpreters that crates ask for in their manifests, such as one with the clients of a provider, by variable.
+    /// Interpreters that crates ask for in their manifests, such as one with the clients of a provider, and directories with
+    /// packages of npm, by variable.
     pub(crate) others: Vec<(String, PathBuf)>,
     /// A folder with programs that were installed for the tests.
     pub(crate) programs: Option<PathBuf>,
@@ -51,27 +52,39 @@ impl Environment {
         let folder = workspace::target().join("test-env");
         let mut missing = Vec::new();
         let python = virtual_environment(&folder.join("python"), &PYTHON_PACKAGES);
-        let (asked, problem) = match TestPlan::get() {
-            Ok(plan) => (plan.pythons().collect(), None),
-            Err(problem) => (Vec::new(), Some(problem)),
+        let (asked, nodes, problem) = match TestPlan::get() {
+            Ok(plan) => (plan.pythons().collect(), plan.nodes().collect(), None),
+            Err(problem) => (Vec::new(), Vec::new(), Some(problem)),
         };
         missing.extend(problem);
         // They wait for the network more than they work.
-        let (jupyter, made) = thread::scope(|scope| {
+        let (jupyter, made, node_made) = thread::scope(|scope| {
             let made = asked.iter().map(|(variable, packages)| {
                 let folder = folder_of(variable);
                 scope.spawn(move || virtual_environment(&folder, packages))
             });
             let made: Vec<_> = made.collect();
+            let nodes = nodes.iter().map(|(variable, packages)| {
+                let folder = folder_of(variable);
+                scope.spawn(move || node_environment(&folder, packages))
+            });
+            let nodes: Vec<_> = nodes.collect();
             let jupyter = jupyter_environment(&folder.join("jupyter"));
             let made = made.into_iter().map(|thread| thread.join().ok().flatten());
-            (jupyter, made.collect::<Vec<_>>())
+            let nodes = nodes.into_iter().map(|thread| thread.join().ok().flatten());
+            (jupyter, made.collect::<Vec<_>>(), nodes.collect::<Vec<_>>())
         });
         let mut others = Vec::new();
         for ((variable, packages), python) in asked.into_iter().zip(made) {
             match python {
                 Some(python) => others.push((variable.to_owned(), python)),
                 None => missing.push(format!("a Python with {}", packages.join(", "))),
+            }
+        }
+        for ((variable, packages), folder) in nodes.into_iter().zip(node_made) {
+            match folder {
+                Some(folder) => others.push((variable.to_owned(), folder)),
+                None => missing.push(format!("{} for node", packages.join(", "))),
             }
         }
         if python.is_none() {
@@ -94,6 +107,9 @@ impl Environment {
         let there = |path: &str| Some(folder.join(path)).filter(|path| path.exists());
         let asked = TestPlan::get().into_iter().flat_map(TestPlan::pythons);
         let others = asked.map(|(name, _)| (name.to_owned(), folder_of(name).join("bin/python")));
+        let nodes = TestPlan::get().into_iter().flat_map(TestPlan::nodes);
+        let nodes = nodes.map(|(name, _)| (name.to_owned(), folder_of(name)));
+        let others = others.chain(nodes);
         Self {
             python: there("python/bin/python"),
             jupyter: there("jupyter/bin/python"),
@@ -138,7 +154,20 @@ impl Environment {
     }
 }
 
-/// The environment that a variable such as `SANDBOX_TEST_DATALAYER_PYTHON` names.
+/// A directory whose `node_modules` has the packages. It is reused while it was made from the same list.
+fn node_environment(folder: &Path, packages: &[String]) -> Option<PathBuf> {
+    let (stamp, list) = (folder.join("packages.txt"), format!("{}\n", packages.join("\n")));
+    if fs::read_to_string(&stamp).is_ok_and(|made| made == list) {
+        return Some(folder.to_owned());
+    }
+    fs::create_dir_all(folder).ok()?;
+    let mut install = Command::new("npm");
+    install.args(["install", "--no-audit", "--no-fund", "--no-save", "--prefix"]).arg(folder);
+    let made = shown(install.args(packages));
+    (made && fs::write(stamp, list).is_ok()).then(|| folder.to_owned())
+}
+
+/// The environment that a variable such as `SANDBOX_TEST_DATALAYER_PYTHON` or `SANDBOX_TEST_MCP_NODE` names.
 pub(crate) fn folder_of(variable: &str) -> PathBuf {
     let name = variable.trim_start_matches("SANDBOX_TEST_").trim_end_matches("_PYTHON");
     workspace::target().join("test-env").join(name.to_lowercase())

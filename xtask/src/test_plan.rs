@@ -82,6 +82,8 @@ struct PackageTests {
     programs: BTreeMap<String, ProgramTests>,
     /// Variables that name an interpreter, and the packages that it has.
     python: BTreeMap<String, Vec<String>>,
+    /// Variables that name a directory, and the packages of npm that its `node_modules` has.
+    node: BTreeMap<String, Vec<String>>,
 }
 
 /// One test program.
@@ -173,6 +175,12 @@ impl TestPlan {
     pub(crate) fn pythons(&self) -> impl Iterator<Item = (&str, &[String])> {
         let pythons = self.packages.values().flat_map(|tests| &tests.python);
         pythons.map(|(variable, packages)| (&**variable, &**packages))
+    }
+
+    /// Returns variables that name a directory, and the packages of npm that it has.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&str, &[String])> {
+        let nodes = self.packages.values().flat_map(|tests| &tests.node);
+        nodes.map(|(variable, packages)| (&**variable, &**packages))
     }
 }
 
