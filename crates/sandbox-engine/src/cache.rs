@@ -1,9 +1,10 @@
 //! Files in the user's cache directory. Losing them costs time and nothing else.
 
+use std::env;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, renameat, unlinkat,
@@ -12,10 +13,18 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use sandbox_core::random_hex;
 
-use crate::cache_directory;
-
 /// Maximum number of files. When there are more, some are of interpreters and versions that are gone.
 const MAX_FILES: usize = 32;
+
+/// Returns `code-sandboxes` in the user's cache directory. Programs of this library that run outside of sandboxes are
+/// kept there.
+pub fn cache_directory() -> Option<PathBuf> {
+    let base = env::var_os("XDG_CACHE_HOME")
+        .filter(|path| Path::new(path).is_absolute())
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
+    Some(base.join("code-sandboxes"))
+}
 
 /// Reads a file of ours. A file that another user wrote, or could have written, is not read: it decides what is run.
 pub fn read(name: &str) -> Option<Vec<u8>> {

@@ -14,7 +14,6 @@ mod attempts;
 pub mod background_runtime;
 mod base;
 pub mod cache;
-mod cache_directory;
 pub mod checkpoint_slot;
 pub mod checks;
 mod chunk_queue;
@@ -47,7 +46,7 @@ pub use background_runtime::background;
 pub use base::{
     ClosedSignal, Files, KeepAliveStream, SandboxBase, SandboxBaseSpec, SandboxMetadata,
 };
-pub use cache_directory::cache_directory;
+pub use cache::cache_directory;
 pub use chunk_queue::ChunkQueue;
 pub use expiry::{ActivityGuard, ActivityTracker, Expiry};
 pub use instance::{InstanceHooks, StandardInstance};
