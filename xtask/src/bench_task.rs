@@ -38,17 +38,18 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
         let made = packages.and_then(|(_, packages)| virtual_environment(&datalayer, packages));
         made.ok_or("a Python with code-sandboxes 0.0.11 could not be made")?;
     }
-    let cli = ["build", "--release", "--package", "code-sandboxes-cli"];
-    let bench = ["build", "--release", "--package", "xtask", "--features", "bench"];
+    let cli = ["build", "--profile", "optimized", "--package", "code-sandboxes-cli"];
+    let cli = [&cli[..], &["--features", "full"]].concat();
+    let bench = ["build", "--profile", "optimized", "--package", "xtask", "--features", "bench"];
     if !(shown(&mut cargo(&cli)) && shown(cargo(&bench).args(["--bin", "xtask-bench"]))) {
         return Err("the release build failed".to_owned());
     }
-    let mut command = Command::new(target.join("release/xtask-bench"));
+    let mut command = Command::new(target.join("optimized/xtask-bench"));
     command.arg("--packages-python").arg(packages_python);
     command.arg("--jupyter-python").arg(jupyter_python);
     command.arg("--datalayer-python").arg(datalayer.join("bin/python"));
     command.arg("--peers-python").arg(peers.join("bin/python"));
-    command.arg("--cli").arg(target.join("release/sandboxes"));
+    command.arg("--cli").arg(target.join("optimized/sandboxes"));
     let engine = arguments.iter().any(|argument| argument == "--containers");
     // It lives as long as this.
     let engine = engine.then(docker::engine).transpose()?;

@@ -45,12 +45,27 @@ pub(crate) struct Descriptor {
     /// Variables that have to be the same for the supervisor as for who asks it for a sandbox.
     #[serde(default)]
     pub(crate) same_in_supervisor: Vec<String>,
+    /// Whether a program that is built from source has it when nothing else is asked for.
+    #[serde(default)]
+    pub(crate) from_source: bool,
+    /// Parts of it that are features of their own in the facade and the command line, by name.
+    #[serde(default)]
+    pub(crate) parts: BTreeMap<String, Part>,
     /// The folder of the crate.
     #[serde(skip)]
     pub(crate) folder: String,
     /// The name of the package.
     #[serde(skip)]
     pub(crate) package: String,
+}
+
+/// A part of a backend.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Part {
+    /// The cargo feature of the backend that brings it.
+    pub(crate) feature: String,
+    pub(crate) description: String,
 }
 
 /// What the environment of a caller says of a sandbox that the supervisor makes, unless the caller says it otherwise.
@@ -96,7 +111,7 @@ pub(crate) const PLANNED: &str = "planned-backends";
 const FIELDS: [&str; 1] = ["image"];
 
 /// Features of the facade that are no backends.
-const OTHER_FEATURES: [&str; 4] = ["default", "blocking", "detached", "pool"];
+const OTHER_FEATURES: [&str; 5] = ["default", "full", "blocking", "detached", "pool"];
 
 /// Every variant: those with a crate, and those that are planned, each in order.
 #[derive(Debug)]
@@ -227,7 +242,12 @@ impl Descriptor {
         if !is_name(&self.feature) || OTHER_FEATURES.contains(&&*self.feature) {
             return Err(format!("{:?} is no feature that a backend can have", self.feature));
         }
-        for text in [&self.description, &self.boundary, &self.interpreter] {
+        if let Some(name) = self.parts.keys().find(|name| !is_name(name)) {
+            return Err(format!("{name:?} is no feature that a part can have"));
+        }
+        let parts = self.parts.values().map(|part| &part.description);
+        for text in [&self.description, &self.boundary, &self.interpreter].into_iter().chain(parts)
+        {
             if text.is_empty() || text.contains(['\n', '|']) || text.ends_with('.') {
                 return Err(format!("{text:?} is no phrase of one line without a full stop"));
             }
@@ -266,7 +286,8 @@ pub(crate) mod tests {
     pub(crate) fn example() -> Metadata {
         let backend = json!({
             "variant": "local-toy", "aliases": ["toy"], "order": 20, "local": true, "feature": "toy",
-            "type": "ToyBackend", "description": "Toys", "boundary": "none", "interpreter": "none",
+            "type": "ToyBackend", "description": "Toys", "boundary": "none", "interpreter": "none", "from-source": true,
+            "parts": {"toy-server": {"feature": "server", "description": "Servers of toys"}},
             "same-in-supervisor": ["TOY_HOST"],
             "forwarded": [{"option": "shell", "from": ["TOY_SHELL"], "path": true}],
         });

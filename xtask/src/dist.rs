@@ -1,7 +1,9 @@
 //! `cargo xtask dist`: what people download. A folder with the program, its completions, manual pages, licence and README;
-//! the same as an archive; and checksums. Two runs over the same program give the same archive.
+//! the same as an archive, as a wheel, and as packages of Debian and npm; and checksums. Two runs over the same program give
+//! the same archive.
 
 mod archive;
+mod packages;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,7 @@ use std::process::Command;
 
 use sha2::{Digest as _, Sha256};
 
+use self::packages::{Contents, Kind};
 use crate::command::{output, shown};
 use crate::suites::cargo;
 use crate::workspace;
@@ -37,10 +40,19 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     assemble(&program, &folder)?;
     let archive = place.join(format!("{name}.tar.gz"));
     archive::pack(&folder, &name, time_of_source(), &archive)?;
-    let sum = sum(&archive)?;
-    write(&place.join(SUMS), format!("{sum}  {name}.tar.gz\n").as_bytes())?;
+    let contents =
+        Contents { folder: &folder, version: &version, target: &target, time: time_of_source() };
+    let mut made = vec![archive];
+    for kind in Kind::ALL {
+        let Some(package) = packages::pack(kind, &contents, &place)? else { continue };
+        packages::try_out(kind, &package, &version, &place)?;
+        made.push(package);
+    }
+    write(&place.join(SUMS), sums(&made)?.as_bytes())?;
     try_out(&place, &name, &version)?;
-    println!("{}", archive.display());
+    for path in &made {
+        println!("{}", path.display());
+    }
     println!("{}", place.join(SUMS).display());
     Ok(true)
 }
@@ -56,12 +68,13 @@ fn build() -> Result<PathBuf, String> {
             flags.push_str(&format!(" --remap-path-prefix={}={shown_as}", folder.display()));
         }
     }
-    let mut command = cargo(&["build", "--release", "--locked", "--package", "code-sandboxes-cli"]);
+    let mut command = cargo(&["build", "--profile", "optimized", "--locked"]);
+    command.args(["--package", "code-sandboxes-cli", "--features", "full"]);
     command.arg("--target-dir").arg(&target).env("RUSTFLAGS", flags.trim_start());
     if !shown(&mut command) {
         return Err("the release build failed".to_owned());
     }
-    Ok(target.join("release/sandboxes"))
+    Ok(target.join("optimized/sandboxes"))
 }
 
 fn cargo_home() -> Option<PathBuf> {
@@ -132,6 +145,15 @@ fn try_out(place: &Path, name: &str, version: &str) -> Result<(), String> {
     fs::remove_dir_all(&elsewhere).map_err(|error| failed(&elsewhere, &error))
 }
 
+/// The lines of the file of checksums.
+fn sums(paths: &[PathBuf]) -> Result<String, String> {
+    let line = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        sum(path).map(|sum| format!("{sum}  {name}\n"))
+    };
+    paths.iter().map(line).collect()
+}
+
 fn sum(path: &Path) -> Result<String, String> {
     let data = fs::read(path).map_err(|error| failed(path, &error))?;
     Ok(Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect())
@@ -164,6 +186,30 @@ case "$1" in
     run) echo 42 ;;
 esac
 "##;
+
+    #[test]
+    fn every_package_can_be_installed_and_run() {
+        let place = tempfile::tempdir().unwrap();
+        let program = place.path().join("program");
+        fs::write(&program, STAND_IN).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let folder = place.path().join("folder");
+        assemble(&program, &folder).unwrap();
+        let target = host().unwrap();
+        let contents =
+            Contents { folder: &folder, version: "9.8.7", target: &target, time: 1_000_000_000 };
+        for kind in Kind::ALL {
+            let Some(package) = packages::pack(kind, &contents, place.path()).unwrap() else {
+                continue;
+            };
+            if packages::try_out(kind, &package, "9.8.7", place.path()).unwrap() {
+                packages::try_out(kind, &package, "1.0.0", place.path()).unwrap_err();
+            }
+            let first = sum(&package).unwrap();
+            packages::pack(kind, &contents, place.path()).unwrap();
+            assert_eq!(sum(&package).unwrap(), first, "{kind:?} differs from run to run");
+        }
+    }
 
     #[test]
     fn what_is_packed_can_be_unpacked_and_run() {

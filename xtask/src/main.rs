@@ -5,6 +5,7 @@ mod backend_task;
 mod bench_task;
 mod command;
 mod cpython;
+mod demo;
 mod dependency_rules;
 mod descriptor;
 mod dist;
@@ -55,7 +56,8 @@ Tasks:
   test-programs  everyday programs in a cell and outside, and every difference
            (NAME.., --variant NAME; --no-setup: install nothing)
   vectors  the test vectors of jupyter-protocol, made anew by the reference
-  dist     the program as people download it: archive, completions, manual pages, checksums
+  dist     the program as people download it: archive, wheel, packages of Debian and npm, checksums
+  demo     the picture of a terminal session in the README, made anew by the program
   image    the image of local-docker, from Debian's packages and no registry (as root)
   test-docker
            the tests that need a container engine; starts one when there is none (as root)
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         "bench" => bench_task::run(&rest),
         "test-cpython" => cpython::run(&rest),
         "test-programs" => programs::run(&rest),
+        "demo" => demo::run(&rest),
         "dist" => dist::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "vectors" => vectors::run(&rest),

@@ -28,6 +28,8 @@ pub(crate) struct Package {
     pub(crate) needs: Vec<String>,
     /// The features that it has without being asked.
     pub(crate) default_features: Vec<String>,
+    /// All features but `default`, `full`, and those of optional dependencies.
+    pub(crate) features: Vec<String>,
     /// `[package.metadata]`.
     pub(crate) metadata: Value,
 }
@@ -63,11 +65,29 @@ fn package(value: &Value) -> Package {
         description: text(&value["description"]),
         needs: of_workspace.map(|one| text(&one["name"])).collect(),
         default_features: default.map(text).collect(),
+        features: features(&value["features"]),
         metadata: value["metadata"].clone(),
     }
 }
 
+fn features(all: &Value) -> Vec<String> {
+    let all = all.as_object().into_iter().flatten();
+    // A dependency without a feature of its own has one of its name, which only turns it on.
+    let is_own = |(name, needs): &(&String, &Value)| {
+        let implied = format!("dep:{name}");
+        !matches!(name.as_str(), "default" | "full")
+            && needs.as_array().is_none_or(|needs| needs.iter().all(|need| *need != implied))
+    };
+    all.filter(is_own).map(|(name, _)| name.clone()).collect()
+}
+
 impl Metadata {
+    /// All features of a package but `default` and `full`.
+    pub(crate) fn features(&self, package: &str) -> Vec<String> {
+        let found = self.packages.iter().find(|one| one.name == package);
+        found.map(|one| one.features.clone()).unwrap_or_default()
+    }
+
     /// The features that a package has without being asked.
     pub(crate) fn default_features(&self, package: &str) -> Vec<String> {
         let found = self.packages.iter().find(|one| one.name == package);

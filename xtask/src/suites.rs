@@ -88,10 +88,14 @@ pub(crate) fn test(
     });
 }
 
+/// Tests are of the program with every feature, as it is released.
+const FULL: [&str; 2] = ["--features", "code-sandboxes-cli/full"];
+
 /// The tests in the documentation.
 pub(crate) fn documented(environment: &Environment, tally: &mut TestSummary) {
     let documented = |arguments: &[&str]| {
         let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
+        command.args(FULL);
         environment.apply(command.args(arguments));
         command
     };
@@ -163,6 +167,7 @@ pub(crate) struct Built {
 pub(crate) fn build() -> Result<Built, String> {
     let mut command =
         cargo(&["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.args(FULL);
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err("the test programs do not build".to_owned());

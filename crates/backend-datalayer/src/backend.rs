@@ -1,15 +1,14 @@
 //! The backend: create, attach, list, environments, health, snapshots.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_cloud::health::{failed, health, passed};
 use sandbox_cloud::{CreateLocks, Identity, RemoteLifetime, StateStore, find_one, page};
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
-    ListQuery, MAX_DURATION, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SandboxStatus, SnapshotInfo, Variant,
+    ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SandboxStatus,
+    SnapshotInfo, Variant,
 };
 
 use crate::api::Api;
@@ -134,7 +133,7 @@ impl Backend for DatalayerBackend {
         let handle = Arc::new(RemoteLifetime::new(remote, false));
         handle.set_paused(paused);
         if let Some(left) = runtime::info(&handle).remaining_time() {
-            handle.end_in(Duration::try_from_secs_f64(left).unwrap_or(MAX_DURATION));
+            handle.end_in(left);
         }
         // Nothing is started or waited for before code runs, so that a runtime that does not come up can be ended.
         let (env, cwd) = handle.initial_environment();

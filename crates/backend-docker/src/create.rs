@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use crate::agentless::{self, AgentlessHost, AgentlessInstance};
 use crate::capabilities::capabilities;
 use crate::config::{CodeRunner, Options};
-use crate::container::{ContainerSpec, HOME, WORKSPACE, layers, open_files};
+use crate::container::{ContainerSpec, HOME, Limits, WORKSPACE, layers, open_files};
 use crate::container_host::{AgentBootstrap, ContainerHost};
 use crate::engine::{Engine, EngineInfo};
 use crate::error::StartError;
@@ -167,6 +167,14 @@ impl Creator<'_> {
         // The lifetime starts when the sandbox can be used, however long its interpreter takes to start.
         let mut unlimited = spec.clone();
         unlimited.lifetime = None;
+        // The limits that it has without being asked.
+        let limits = Limits::from_spec(spec);
+        if host.has_limits() {
+            unlimited.memory = Some(limits.memory);
+        }
+        if !options.writable_root {
+            unlimited.disk = Some(limits.disk);
+        }
         let base = SandboxBaseSpec {
             variant: Variant::LOCAL_DOCKER,
             capabilities,

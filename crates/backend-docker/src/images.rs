@@ -172,10 +172,29 @@ impl Images {
 /// # Errors
 /// `NotFound`, with how to get it, for an image that the engine does not have.
 pub(crate) async fn inspect(docker: &Docker, name: &str) -> Result<ImageInspect> {
-    docker.inspect_image(name).await.map_err(|error| match error {
-        Cause::DockerResponseServerError { status_code: 404, .. } => image_not_found(name),
+    let missing = match docker.inspect_image(name).await {
+        Err(Cause::DockerResponseServerError { status_code: 404, .. }) => image_not_found(name),
+        other => return other.map_err(|error| parse_error("create", error)),
+    };
+    let Some(other) = other_name(name) else { return Err(missing) };
+    docker.inspect_image(other).await.map_err(|error| match error {
+        Cause::DockerResponseServerError { status_code: 404, .. } => missing,
         error => parse_error("create", error),
     })
+}
+
+/// The name under which the Python library builds the image, and that of this project: an engine that has the image under
+/// one of them has it under both.
+const OTHER_NAME: &str = "code-sandboxes-jupyter:latest";
+
+/// Returns the other name of the image of this project. `None` for another image.
+fn other_name(name: &str) -> Option<&'static str> {
+    let named = if name.contains(':') { name.to_owned() } else { format!("{name}:latest") };
+    match named.as_str() {
+        DEFAULT_IMAGE => Some(OTHER_NAME),
+        OTHER_NAME => Some(DEFAULT_IMAGE),
+        _ => None,
+    }
 }
 
 /// Returns the build arguments of the Dockerfile.

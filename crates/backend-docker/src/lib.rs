@@ -74,6 +74,10 @@ mod prune;
 mod seccomp;
 mod start;
 mod system_packages;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "tls_absent.rs"]
 mod tls;
 mod verify;
 

@@ -31,7 +31,7 @@ async fn agentless(image: &str) -> Sandbox {
 }
 
 fn fact(sandbox: &Sandbox, name: &str) -> String {
-    sandbox.info().unwrap().metadata[name].as_str().unwrap().to_owned()
+    sandbox.info().metadata[name].as_str().unwrap().to_owned()
 }
 
 /// Checks an error that names Python as missing.
@@ -116,7 +116,7 @@ async fn operations_that_need_python_name_it() {
     assert!(!capabilities.run_code && !capabilities.contexts && !capabilities.snapshot);
     check_names_python(&sandbox.run_code("1").await.unwrap_err());
     check_names_python(&sandbox.create_context(Some("x")).await.unwrap_err());
-    check_names_python(&sandbox.get_variable("x").await.unwrap_err());
+    check_names_python(&sandbox.get_variable::<serde_json::Value>("x").await.unwrap_err());
     check_names_python(&sandbox.install_packages(["six"]).await.unwrap_err());
     check_names_python(&sandbox.create_snapshot("x").await.map(drop).unwrap_err());
     check_names_python(&sandbox.files().watch(".", false).await.map(drop).unwrap_err());
@@ -202,7 +202,7 @@ async fn missing_tools_of_an_image_are_named() {
 async fn commands_are_isolated_like_code() {
     build_busybox();
     let sandbox = agentless(BUSYBOX).await;
-    let info = sandbox.info().unwrap();
+    let info = sandbox.info();
     assert_eq!(info.isolation.unwrap().mode, IsolationMode::Strict);
     let user = fact(&sandbox, "user");
     let result = sandbox.commands().run("cat /proc/self/status; id -u; id -g").await.unwrap();
@@ -318,7 +318,7 @@ async fn the_end_of_a_container_ends_its_commands() {
     assert!(failure.message.contains("through the engine"), "{failure:?}");
     let error = sandbox.files().read("x").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
-    assert_eq!(sandbox.info().unwrap().status, SandboxStatus::Terminated);
+    assert_eq!(sandbox.info().status, SandboxStatus::Terminated);
 }
 
 /// Variable with the file of the container's name, set in the owner that is killed.

@@ -36,11 +36,11 @@ async fn create() -> Sandbox {
 }
 
 fn container(sandbox: &Sandbox) -> String {
-    sandbox.info().expect("it runs").metadata["container"].as_str().expect("a name").to_owned()
+    sandbox.info().metadata["container"].as_str().expect("a name").to_owned()
 }
 
 fn user(sandbox: &Sandbox) -> String {
-    sandbox.info().expect("it runs").metadata["user"].as_str().expect("a user").to_owned()
+    sandbox.info().metadata["user"].as_str().expect("a user").to_owned()
 }
 
 async fn is_gone(name: &str) -> bool {
@@ -69,7 +69,7 @@ async fn a_container_is_as_closed_as_info_reports() {
         "import os; f'{os.getuid()}:{os.getgid()}', {os.getgid()}.issuperset(os.getgroups())";
     let result = sandbox.run_code(code).await.unwrap();
     assert_eq!(result.text(), Some(&*format!("('{user}', True)")), "{result:?}");
-    let layers = sandbox.info().unwrap().isolation.unwrap().layers;
+    let layers = sandbox.info().isolation.unwrap().layers;
     for layer in ["no-capabilities", "seccomp", "read-only-root", "no-network"] {
         assert!(layers.iter().any(|known| known == layer), "{layer} in {layers:?}");
     }
@@ -463,7 +463,7 @@ async fn the_reported_limit_of_open_files_is_enforced() {
     assert!(has_engine(), "there is no engine to test with");
     let limits = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)";
     let sandbox = create().await;
-    let fewer = sandbox.info().unwrap().metadata.get("open_files").and_then(|most| most.as_u64());
+    let fewer = sandbox.info().metadata.get("open_files").and_then(|most| most.as_u64());
     let most = fewer.unwrap_or(4096);
     let expected = format!("({}, {most})", most.min(1024));
     assert_eq!(sandbox.run_code(limits).await.unwrap().text(), Some(&*expected));
@@ -517,7 +517,7 @@ async fn check_reported_end(end: impl AsyncFnOnce(&str), why: &str) {
     let ((result, ended), removed) = tokio::join!(run, end);
     let late = ended.saturating_duration_since(removed);
     assert!(late < Duration::from_secs(3), "it took {late:?}");
-    assert_eq!(result.stdout(), "so far");
+    assert_eq!(result.stdout_trimmed(), "so far");
     let failure = result.failure.expect("a failure");
     assert_eq!(failure.kind, FailureKind::Terminated, "{failure:?}");
     assert!(failure.message.contains(why), "{failure:?}");

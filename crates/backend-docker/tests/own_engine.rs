@@ -297,7 +297,7 @@ async fn a_runtime_without_a_program_is_named(engine: &Engine) {
 /// The engine does not know what a runtime leaves out, so each container of a runtime is verified.
 async fn parts_that_a_runtime_leaves_out_are_found(engine: &Engine) {
     let with_runtime = |name: &str| engine.builder().provider_option("runtime", name);
-    let layers = |sandbox: &Sandbox| sandbox.info().unwrap().isolation.unwrap().layers;
+    let layers = |sandbox: &Sandbox| sandbox.info().isolation.unwrap().layers;
     let sandbox = with_runtime("plain").create().await.unwrap();
     let claimed = layers(&sandbox);
     for layer in ["seccomp", "limits", "runtime:plain"] {
@@ -335,7 +335,7 @@ async fn the_death_of_the_engine_is_reported(engine: &mut Engine) {
     let (result, since) = tokio::join!(run, killed);
     assert!(since.elapsed() < Duration::from_secs(5), "it took {:?}", since.elapsed());
     let result = result.unwrap();
-    assert_eq!(result.stdout(), "so far");
+    assert_eq!(result.stdout_trimmed(), "so far");
     let failure = result.failure.unwrap();
     assert_eq!(failure.kind, FailureKind::ConnectionLost, "{failure:?}");
     let error = Sandbox::builder(Arc::<DockerBackend>::clone(&backend)).create().await.unwrap_err();
@@ -346,7 +346,7 @@ async fn the_death_of_the_engine_is_reported(engine: &mut Engine) {
     engine.child = Engine::spawn(engine.folder.path(), engine.port);
     engine.wait().await;
     let sandbox = Sandbox::builder(backend).create().await.unwrap();
-    let name = sandbox.info().unwrap().metadata["container"].as_str().unwrap().to_owned();
+    let name = sandbox.info().metadata["container"].as_str().unwrap().to_owned();
     let started = Instant::now();
     while engine.containers().await != [name.as_str()] {
         assert!(

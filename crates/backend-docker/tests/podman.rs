@@ -47,7 +47,7 @@ async fn create() -> Sandbox {
 }
 
 fn container(sandbox: &Sandbox) -> String {
-    sandbox.info().expect("it runs").metadata["container"].as_str().expect("a name").to_owned()
+    sandbox.info().metadata["container"].as_str().expect("a name").to_owned()
 }
 
 /// Runs Docker's client against the service.
@@ -138,14 +138,14 @@ print([path for path in ['/', '/etc', '/run', '/usr', '/dev', '/tmp', '/workspac
 print([line.split(':')[0].strip() for line in open('/proc/net/dev')][2:])
 print(open('/etc/hosts').read().split())";
     let result = sandbox.run_code(code).await.unwrap();
-    let stdout = result.stdout();
+    let stdout = result.stdout_trimmed();
     let lines: Vec<_> = stdout.lines().collect();
     assert_eq!(
         lines,
         [
             "1 1 False",
             "0000000000000000 0000000000000000 1",
-            sandbox.info().unwrap().metadata["user"].as_str().unwrap(),
+            sandbox.info().metadata["user"].as_str().unwrap(),
             "['/tmp', '/workspace', '/data']",
             "['lo']",
             "['127.0.0.1', 'localhost', 'sandbox', '::1', 'localhost']",
@@ -192,7 +192,7 @@ start = time.monotonic(), time.process_time()
 while time.monotonic() - start[0] < 2: pass
 print((time.process_time() - start[1]) / 2 < 0.75)";
     let result = sandbox.run_code(code).await.unwrap();
-    assert_eq!(result.stdout(), "ENOSPC EAGAIN\nTrue", "{result:?}");
+    assert_eq!(result.stdout_trimmed(), "ENOSPC EAGAIN\nTrue", "{result:?}");
     let error = builder().provider_option("runtime", "runsc").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.hint().is_some_and(|hint| hint.contains("podman --runtime")), "{error:?}");
@@ -229,9 +229,9 @@ print(fetch('http://{allowed}/'), fetch('http://198.51.100.1/'))
 print(open('/etc/resolv.conf').read().split()[1])"
     );
     let result = sandbox.run_code(code).await.unwrap();
-    let layers = sandbox.info().unwrap().isolation.unwrap().layers;
+    let layers = sandbox.info().isolation.unwrap().layers;
     assert!(layers.iter().any(|layer| layer == "network-gate"), "{layers:?}");
-    assert_eq!(result.stdout(), "b'so' refused\n127.0.0.1", "{result:?}");
+    assert_eq!(result.stdout_trimmed(), "b'so' refused\n127.0.0.1", "{result:?}");
     let denied: Vec<_> = result.network_denied.iter().map(ToString::to_string).collect();
     assert_eq!(denied, ["198.51.100.1:80"]);
 }
@@ -327,7 +327,7 @@ async fn a_removal_from_outside_is_reported() {
     };
     let (result, ()) = tokio::join!(run.into_future(), remove);
     let result = result.unwrap();
-    assert_eq!(result.stdout(), "so far");
+    assert_eq!(result.stdout_trimmed(), "so far");
     let failure = result.failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Terminated, "{failure:?}");
     assert!(failure.message.contains("ended"), "{failure:?}");

@@ -121,8 +121,8 @@ async fn a_restored_interpreter_is_like_any_other() {
             "(2, 8)"
         );
         let input = sandbox.run_code("print(input(), flush=True)").stdin("in\n").await.unwrap();
-        assert_eq!(input.stdout(), "in");
-        assert_eq!(sandbox.get_variable("x").await.unwrap(), json!(1));
+        assert_eq!(input.stdout_trimmed(), "in");
+        assert_eq!(sandbox.get_variable::<serde_json::Value>("x").await.unwrap(), json!(1));
         // SIGKILL ends the interpreter with its processes: the restored one is the root of its own tree.
         let code = "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
                     p = subprocess.Popen(['setsid', 'sleep', '600'])\nwhile True: pass";

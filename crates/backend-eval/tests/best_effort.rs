@@ -50,7 +50,7 @@ async fn where_there_are_cells() {
         return;
     }
     let sandbox = builder().memory(ByteSize::mib(256)).create().await.expect("a sandbox");
-    let isolation = sandbox.info().and_then(|info| info.isolation).expect("isolation");
+    let isolation = sandbox.info().isolation.expect("isolation");
     assert_eq!((isolation.mode, isolation.boundary.as_str()), (IsolationMode::BestEffort, "cell"));
     assert!(isolation.layers.iter().any(|layer| layer == "user-namespace"), "{isolation:?}");
     assert_eq!(text(&sandbox, "import os; os.getuid()").await, "1000");
@@ -82,7 +82,7 @@ async fn where_there_are_none() {
     assert!(row.ok && row.detail.contains("landlock, seccomp, rlimits"), "{row:?}");
     assert!(row.fix.as_ref().is_some_and(|fix| fix.contains("--isolation best-effort")), "{row:?}");
     let sandbox = builder().create().await.expect("a sandbox");
-    let isolation = sandbox.info().and_then(|info| info.isolation).expect("isolation");
+    let isolation = sandbox.info().isolation.expect("isolation");
     assert_eq!(
         isolation.layers,
         ["landlock", "seccomp", "rlimits", "no-capabilities", "no-new-privileges"]

@@ -80,7 +80,7 @@ async fn works(mode: IsolationMode) -> IsolationInfo {
     }
     let spin = sandbox.run_code("while True: pass").timeout(Duration::from_millis(300)).await;
     assert!(spin.expect("a result").failure.is_some());
-    let info = sandbox.info().and_then(|info| info.isolation).expect("isolation");
+    let info = sandbox.info().isolation.expect("isolation");
     sandbox.terminate().await.expect("an end");
     info
 }
@@ -133,7 +133,7 @@ async fn best_effort_says_what_it_is() {
             assert_eq!(error.kind(), ErrorKind::IsolationUnavailable, "{error:?}");
             return;
         }
-        let info = answer.expect("a sandbox").info().and_then(|info| info.isolation);
+        let info = answer.expect("a sandbox").info().isolation;
         let info = info.expect("isolation");
         assert_eq!(info.boundary, "process", "{info:?}");
         let has = |name: &str| info.layers.iter().any(|layer| layer == name);

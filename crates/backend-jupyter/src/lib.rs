@@ -29,6 +29,10 @@
 //! are started, or `kernel_id` of one that runs there; or the `connection_file` of one that runs on this host. Kernels that
 //! run already are used as they are, and left running.
 
+#[cfg(feature = "server")]
+mod away;
+#[cfg(not(feature = "server"))]
+#[path = "away_absent.rs"]
 mod away;
 mod backend;
 mod config;

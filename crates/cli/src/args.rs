@@ -160,8 +160,8 @@ pub(crate) enum Command {
     Test(ProviderArgs),
     /// List environments for new sandboxes
     Environments(ProviderArgs),
-    /// List the variants: which are in this build, which are usable, and their capabilities
-    Providers,
+    /// List the variants by what they can do; with -p, all about one
+    Providers(ProviderArgs),
     /// Check this host, and show how to fix problems
     Doctor(ProviderArgs),
     /// Print the completion script for a shell

@@ -8,6 +8,7 @@ mod input;
 mod languages;
 mod notebook;
 mod printer;
+mod progress;
 mod readiness;
 mod settings;
 mod shared_stdin;

@@ -92,6 +92,11 @@ impl Printer {
         self.stdout(table(headers, rows).as_bytes()).await
     }
 
+    /// Returns true when progress is shown: as text, on a terminal, and not quietly.
+    pub(crate) fn shows_progress(&self) -> bool {
+        self.format == Format::Text && !self.quiet && io::stderr().is_terminal()
+    }
+
     /// Prints a warning.
     pub(crate) fn warning(&self, text: &str) {
         self.print_message("warning", text);

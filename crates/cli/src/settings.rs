@@ -9,6 +9,8 @@ use code_sandboxes::{
     SandboxBuilder, SingleUse, Tags, Variant, VariantStatus, seconds,
 };
 
+use sandbox_layers::TracingLayer;
+
 use crate::args::{KernelArgs, ProviderArgs, SandboxArgs};
 use crate::error::CliError;
 
@@ -28,7 +30,7 @@ pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, CliError> {
 }
 
 /// Returns the variant for a new sandbox. A kernel without a variant selects `local-jupyter`.
-fn variant_of(args: &SandboxArgs) -> Result<Variant, CliError> {
+pub(crate) fn variant_of(args: &SandboxArgs) -> Result<Variant, CliError> {
     match args.provider.provider {
         None if args.kernel.is_given() => Ok(Variant::LOCAL_JUPYTER),
         _ => variant(&args.provider),
@@ -68,6 +70,9 @@ pub(crate) fn builder(
     if !args.fallback.is_empty() {
         let variants = args.fallback.iter().map(|name| name.parse());
         builder = builder.layer(Fallback::to(variants.collect::<Result<Vec<_>, _>>()?)?);
+    }
+    if tracing::enabled!(target: "sandbox", tracing::Level::DEBUG) {
+        builder = builder.layer(TracingLayer);
     }
     if let Some(purpose) = purpose {
         builder = builder.single_use(purpose);

@@ -86,10 +86,10 @@ async fn main() -> code_sandboxes::Result<()> {
 
     let listed =
         sandbox.run_code("for tool in list_tools(): print(tool['name'], '-', tool['description'])");
-    print!("the model is shown:\n{}\n", listed.await?.stdout());
+    print!("the model is shown:\n{}\n", listed.await?.stdout_trimmed());
 
     let result = sandbox.run_code(WRITTEN).await?;
-    println!("\nits code printed: {}", result.stdout());
+    println!("\nits code printed: {}", result.stdout_trimmed());
     println!("and its result is {}", result.text().unwrap_or("none"));
 
     // What goes wrong in a tool is an exception in the code.

@@ -19,7 +19,7 @@ async fn main() -> code_sandboxes::Result<()> {
             (None, text) => println!("{code}\n    {}", text.unwrap_or("none")),
         }
     }
-    let info = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
+    let info = sandbox.info().isolation.unwrap_or_default();
     println!("layers: {}", info.layers.join(", "));
     sandbox.terminate().await?;
 
@@ -39,6 +39,6 @@ async fn main() -> code_sandboxes::Result<()> {
 
     // Without isolation the code has the rights of this process. It has to be asked for by name.
     let open = Sandbox::builder().isolation(IsolationMode::Off).create().await?;
-    println!("off: {:?}", open.info().and_then(|info| info.isolation).map(|i| i.boundary));
+    println!("off: {:?}", open.info().isolation.map(|i| i.boundary));
     open.terminate().await
 }

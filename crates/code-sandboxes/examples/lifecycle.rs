@@ -14,21 +14,21 @@ async fn main() -> code_sandboxes::Result<()> {
     let sandbox = Sandbox::builder()
         .name("demo")
         .tag("project", "demo")
-        .lifetime(Duration::from_secs(600))
+        .lifetime("10m")
         .idle_timeout(Duration::from_secs(60))
-        .build()?;
-    assert!(!sandbox.is_started());
-    sandbox.start().await?;
-    println!("{} is {}", sandbox.id().unwrap_or_default(), sandbox.status().as_str());
+        .build()?
+        .start()
+        .await?;
+    println!("{} is {}", sandbox.id(), sandbox.status());
 
     sandbox.set_tags([("env", "prod")]).await?;
     sandbox.set_timeout(Duration::from_secs(120))?;
-    let left = sandbox.info().and_then(|info| info.remaining_time()).unwrap_or_default();
-    println!("tags {:?}, {left:.0} s left", sandbox.tags());
+    let left = sandbox.info().remaining_time().unwrap_or_default();
+    println!("tags {:?}, {} s left", sandbox.tags(), left.as_secs());
 
     sandbox.run_code("x = 1").await?;
     sandbox.stop().await?;
-    println!("stopped: {}", sandbox.status().as_str());
+    println!("stopped: {}", sandbox.status());
     sandbox.start().await?;
     let result = sandbox.run_code("x").await?;
     println!("after a new start: {}", result.code_error.map(|e| e.to_string()).unwrap_or_default());

@@ -12,7 +12,7 @@ async fn main() -> code_sandboxes::Result<()> {
 
     sandbox.run_code("x = 1 + 1").await?;
     let result = sandbox.run_code("print(x)").await?;
-    println!("printed: {}", result.stdout());
+    println!("printed: {}", result.stdout_trimmed());
 
     // The last expression of a block is its result.
     let result = sandbox.run_code("x = 10\nx * 2").await?;
@@ -21,7 +21,7 @@ async fn main() -> code_sandboxes::Result<()> {
     // Variables, imports and definitions stay.
     sandbox.run_code("counter = 1").await?;
     sandbox.run_code("counter += 1").await?;
-    println!("counter: {}", sandbox.get_variable("counter").await?);
+    println!("counter: {}", sandbox.get_variable::<i64>("counter").await?);
 
     // Top-level await works.
     let result = sandbox.run_code("import asyncio\nawait asyncio.sleep(0.01)\n'awake'").await?;

@@ -43,11 +43,11 @@ async fn main() -> code_sandboxes::Result<()> {
     let code = files.read_text(script).await?;
     let run = sandbox.run_code(&*code).script(script, ["input.txt", "table.csv", "--most", "3"]);
     let result = run.await?;
-    println!("status {}: {}", result.exit_code.unwrap_or_default(), result.stdout());
+    println!("status {}: {}", result.exit_code.unwrap_or_default(), result.stdout_trimmed());
     print!("{}", files.read_text("table.csv").await?);
 
     // Wrong arguments are the script's own matter: it exits with status 2 and says why.
     let result = sandbox.run_code(&*code).script(script, ["input.txt"]).await?;
-    println!("status {}: {}", result.exit_code.unwrap_or_default(), result.stderr());
+    println!("status {}: {}", result.exit_code.unwrap_or_default(), result.stderr_trimmed());
     sandbox.terminate().await
 }

@@ -18,16 +18,16 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use sandbox_core::{
-    CommandResult, CommandSpec, Error, ErrorKind, Event, EventStream, ExecutionResult, FileInfo,
-    Result, SandboxBuilder, Transferred,
+    CommandResult, CommandSpec, Error, ErrorKind, Event, ExecutionResult, FileInfo, OutputMessage,
+    Result, RunEvents, Transferred,
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::Registry;
+use crate::SandboxBuilder;
 
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 
@@ -67,7 +67,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Those of [`SandboxBuilder::create`], and `InvalidArgument` inside an async runtime.
-    pub fn create(builder: SandboxBuilder<Registry>) -> Result<Self> {
+    pub fn create(builder: SandboxBuilder) -> Result<Self> {
         block_on(builder.create())?.map(Self)
     }
 
@@ -76,7 +76,7 @@ impl Sandbox {
     /// # Errors
     /// Those of [`Sandbox::create`], of `body`, and of terminating.
     pub fn scope<T, E: From<Error>>(
-        builder: SandboxBuilder<Registry>,
+        builder: SandboxBuilder,
         body: impl FnOnce(&Self) -> Result<T, E>,
     ) -> Result<T, E> {
         let sandbox = Self::create(builder)?;
@@ -114,7 +114,7 @@ impl Sandbox {
     pub fn stream_code(&self, code: impl Into<String>) -> Result<Events> {
         let code = code.into();
         let stream = block_on(async { self.0.run_code(code).stream().await })??;
-        Ok(Events { stream: Some(stream) })
+        Ok(Events(Waiting(Some(stream))))
     }
 
     /// Runs a command and gives its result.
@@ -130,7 +130,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Those of [`Files::read`](sandbox_core::Files::read).
-    pub fn read_file(&self, path: &str) -> Result<Bytes> {
+    pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Bytes> {
         self.wait(|sandbox| async move { sandbox.files().read(path).await })
     }
 
@@ -138,7 +138,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Those of [`Files::write`](sandbox_core::Files::write).
-    pub fn write_file(&self, path: &str, content: impl Into<Bytes>) -> Result<()> {
+    pub fn write_file(&self, path: impl AsRef<Path>, content: impl Into<Bytes>) -> Result<()> {
         let content = content.into();
         self.wait(|sandbox| async move { sandbox.files().write(path, content).await })
     }
@@ -147,7 +147,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Those of [`Files::list`](sandbox_core::Files::list).
-    pub fn list_files(&self, path: &str) -> Result<Vec<FileInfo>> {
+    pub fn list_files(&self, path: impl AsRef<Path>) -> Result<Vec<FileInfo>> {
         self.wait(|sandbox| async move { sandbox.files().list(path).await })
     }
 
@@ -155,7 +155,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Those of [`Files::upload`](sandbox_core::Files::upload).
-    pub fn upload(&self, local: impl AsRef<Path>, path: &str) -> Result<Transferred> {
+    pub fn upload(&self, local: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<Transferred> {
         self.wait(|sandbox| sandbox.files().upload(local, path))
     }
 
@@ -163,7 +163,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Those of [`Files::download`](sandbox_core::Files::download).
-    pub fn download(&self, path: &str, local: impl AsRef<Path>) -> Result<Transferred> {
+    pub fn download(&self, path: impl AsRef<Path>, local: impl AsRef<Path>) -> Result<Transferred> {
         self.wait(|sandbox| sandbox.files().download(path, local))
     }
 
@@ -171,7 +171,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Those of [`Sandbox::get_variable`](sandbox_core::Sandbox::get_variable).
-    pub fn get_variable(&self, name: &str) -> Result<Value> {
+    pub fn get_variable<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         self.wait(|sandbox| async move { sandbox.get_variable(name).await })
     }
 
@@ -198,13 +198,13 @@ impl Sandbox {
 }
 
 /// The events of a run, one at a time.
-pub struct Events {
-    stream: Option<EventStream>,
-}
+#[derive(Debug)]
+pub struct Events(Waiting<RunEvents>);
 
-impl std::fmt::Debug for Events {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Events").finish_non_exhaustive()
+impl Events {
+    /// Gives the output of both streams line by line, as it comes.
+    pub fn lines(mut self) -> Lines {
+        Lines(Waiting(self.0.0.take().map(RunEvents::lines)))
     }
 }
 
@@ -212,7 +212,29 @@ impl Iterator for Events {
     type Item = Event;
 
     fn next(&mut self) -> Option<Event> {
-        let stream = self.stream.as_mut()?;
+        self.0.next()
+    }
+}
+
+/// The output of a run, line by line.
+#[derive(Debug)]
+pub struct Lines(Waiting<sandbox_core::Lines>);
+
+impl Iterator for Lines {
+    type Item = OutputMessage;
+
+    fn next(&mut self) -> Option<OutputMessage> {
+        self.0.next()
+    }
+}
+
+/// A stream whose items are waited for.
+#[derive(Debug)]
+struct Waiting<S: Send>(Option<S>);
+
+impl<S: Stream<Item: Send> + Send + Unpin> Waiting<S> {
+    fn next(&mut self) -> Option<S::Item> {
+        let stream = self.0.as_mut()?;
         if Handle::try_current().is_err() {
             return block_on(stream.next()).ok().flatten();
         }
@@ -223,10 +245,10 @@ impl Iterator for Events {
     }
 }
 
-impl Drop for Events {
+impl<S: Send> Drop for Waiting<S> {
     fn drop(&mut self) {
         // A run is cancelled on the runtime it lives on.
-        let stream = self.stream.take();
+        let Some(stream) = self.0.take() else { return };
         thread::scope(|scope| scope.spawn(|| block_on(async { drop(stream) })).join()).ok();
     }
 }

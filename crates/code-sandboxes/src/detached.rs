@@ -19,7 +19,7 @@
 //! sandbox.run_code("x = 41").await?;
 //! let id = sandbox.id();
 //! // In any later process:
-//! let sandbox = Sandbox::attach(&id.unwrap()).await?;
+//! let sandbox = Sandbox::attach(&id).await?;
 //! assert_eq!(sandbox.run_code("x + 1").await?.text(), Some("42"));
 //! # Ok(())
 //! # }

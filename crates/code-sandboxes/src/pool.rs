@@ -21,14 +21,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use sandbox_core::{Error, ErrorKind, Result, SandboxBuilder, SandboxStatus};
+use sandbox_core::{Error, ErrorKind, Result, SandboxStatus};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::{Registry, Sandbox};
+use crate::{Sandbox, SandboxBuilder};
 
 /// Maximum age of an unused sandbox of a pool.
 pub const MAX_AGE: Duration = Duration::from_secs(600);
@@ -46,7 +46,7 @@ const MAX_STARTING: usize = 4;
 /// First and longest delay before another attempt after a failed creation.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-type SandboxFactory = dyn Fn() -> SandboxBuilder<Registry> + Send + Sync;
+type SandboxFactory = dyn Fn() -> SandboxBuilder + Send + Sync;
 
 /// A pool of ready sandboxes with the same configuration. Cheap to clone; all clones are the same pool.
 ///
@@ -121,7 +121,7 @@ impl PoolEntry {
             return;
         }
         let info = self.sandbox.info();
-        let whole = info.and_then(|info| Some(info.end_at? - info.created_at));
+        let whole = info.end_at.map(|end| end - info.created_at);
         let Some(whole) = whole.and_then(|whole| Duration::try_from_secs_f64(whole).ok()) else {
             return;
         };
@@ -147,7 +147,7 @@ impl SandboxPool {
     /// Dropping the future leaves nothing behind.
     pub async fn start(
         size: usize,
-        factory: impl Fn() -> SandboxBuilder<Registry> + Send + Sync + 'static,
+        factory: impl Fn() -> SandboxBuilder + Send + Sync + 'static,
     ) -> Result<Self> {
         if size == 0 {
             let message = "a pool has at least one sandbox";
@@ -413,7 +413,7 @@ impl fmt::Debug for Shared {
 }
 
 /// Refuses detached sandboxes, which would outlive the pool.
-fn attached(builder: SandboxBuilder<Registry>) -> Result<SandboxBuilder<Registry>> {
+fn attached(builder: SandboxBuilder) -> Result<SandboxBuilder> {
     if !builder.is_detached() {
         return Ok(builder);
     }

@@ -153,11 +153,14 @@ fn own(variant: Variant) -> Option<Arc<dyn Backend>> {
 fn missing(variant: Variant, known: &[Entry]) -> Error {
     let found = known.iter().find(|entry| entry.variant == variant);
     let (what, hint) = match found.map(|entry| entry.feature) {
-        Some(Some(feature)) => {
-            ("build", format!("build code-sandboxes with its cargo feature `{feature}`"))
-        }
+        Some(Some(feature)) => (
+            "build",
+            format!(
+                "build it with the cargo feature `{feature}`, or with `full`, which has every feature"
+            ),
+        ),
         Some(None) => {
-            let hint = "it is not written yet; choose another variant (`sandboxes providers`)";
+            let hint = "it is not written yet; choose another variant";
             ("version", hint.to_owned())
         }
         None => {
@@ -199,13 +202,13 @@ mod tests {
         let known = [left_out(Variant::E2B, Some("e2b")), left_out(Variant::MODAL, None)];
         let error = missing(Variant::E2B, &known);
         assert_eq!(error.to_string(), "this build has no e2b backend");
-        assert_eq!(error.hint(), Some("build code-sandboxes with its cargo feature `e2b`"));
-        let error = missing(Variant::MODAL, &known);
-        assert_eq!(error.to_string(), "this version has no modal backend");
         assert_eq!(
             error.hint(),
-            Some("it is not written yet; choose another variant (`sandboxes providers`)")
+            Some("build it with the cargo feature `e2b`, or with `full`, which has every feature")
         );
+        let error = missing(Variant::MODAL, &known);
+        assert_eq!(error.to_string(), "this version has no modal backend");
+        assert_eq!(error.hint(), Some("it is not written yet; choose another variant"));
         let error = missing(Variant::register("never-brought").unwrap(), &known);
         assert_eq!(error.to_string(), "this program has no never-brought backend");
     }

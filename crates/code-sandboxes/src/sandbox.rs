@@ -3,11 +3,11 @@
 use std::ops::Deref;
 
 use sandbox_core::{
-    CallContext, Error, ErrorKind, IntoVariant, Result, SandboxBuilder, SandboxEnvironment,
-    SandboxId, SandboxInfo, SnapshotInfo, Tags, Variant,
+    CallContext, Error, ErrorKind, IntoVariant, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    SnapshotInfo, Tags, Variant,
 };
 
-use crate::Registry;
+use crate::{Registry, SandboxBuilder};
 
 /// A handle to one sandbox, of any variant of this build.
 ///
@@ -16,15 +16,39 @@ use crate::Registry;
 pub struct Sandbox(sandbox_core::Sandbox);
 
 impl Sandbox {
-    /// Begins a sandbox. Without a variant it is `local-eval`.
-    pub fn builder() -> SandboxBuilder<Registry> {
+    /// Makes a sandbox with default settings and starts it: of the variant `local-eval`, with no network, 30 seconds for each
+    /// run, and a life of 24 hours at most. For other settings see [`Sandbox::builder`].
+    ///
+    /// ```
+    /// use code_sandboxes::Sandbox;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> code_sandboxes::Result<()> {
+    /// let sandbox = Sandbox::create().await?;
+    /// assert_eq!(sandbox.run_code("6 * 7").await?.text(), Some("42"));
+    /// sandbox.terminate().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`SandboxBuilder::create`].
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves nothing behind.
+    pub async fn create() -> Result<Self> {
+        Self::builder().create().await
+    }
+
+    /// Describes a sandbox. Without a variant it is `local-eval`.
+    pub fn builder() -> SandboxBuilder {
         SandboxBuilder::new(Registry::new())
     }
 
-    /// Connects to a running sandbox by its full id, such as `local-docker/9f3a`.
+    /// Connects to a running sandbox by its full id, such as `local-docker/9f3a`: one that [`Sandbox::list`] shows.
     ///
     /// # Errors
-    /// `NotFound`, or `Unsupported` when the variant has no sandboxes that outlive their process.
+    /// `NotFound`; `Unsupported` for a sandbox of this process, which ends with its handle and is not found again: clone the
+    /// handle instead.
     pub async fn from_id(id: &str) -> Result<Self> {
         let id: SandboxId = id.parse()?;
         Self::connect(&id).await
@@ -68,7 +92,7 @@ impl Sandbox {
 
     async fn named(name: &str) -> Result<Option<Self>> {
         for variant in detachable() {
-            let all = match Self::list(variant).await {
+            let all = match Self::list_variant(variant).await {
                 Err(error) if lacks_credentials(&error) => continue,
                 all => all?,
             };
@@ -110,16 +134,34 @@ impl Sandbox {
     pub async fn get_or_create<K: Into<String>, V: Into<String>>(
         tags: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self> {
-        let builder =
-            tags.into_iter().fold(Self::builder(), |builder, (key, value)| builder.tag(key, value));
-        builder.get_or_create().await
+        Self::builder().tags(tags).get_or_create().await
     }
 
-    /// Sandboxes of a variant: those of this process, and those that outlive theirs.
+    /// Lists the sandboxes of every variant of this build: those of this process, and those that outlive theirs. A cloud
+    /// without credentials is left out.
+    ///
+    /// # Errors
+    /// Whatever keeps a backend from listing them; never a part of the list instead. [`Sandbox::list_variant`] asks one alone,
+    /// and [`Manager::list_all`](crate::Manager::list_all) gives what there is along with the errors.
+    pub async fn list() -> Result<Vec<SandboxInfo>> {
+        let mut all = Vec::new();
+        for status in Registry::new().variants().into_iter().filter(|status| status.available) {
+            match Self::list_variant(status.variant).await {
+                Ok(sandboxes) => all.extend(sandboxes),
+                Err(error) if lacks_credentials(&error) => {}
+                // A container engine that is not installed has no sandboxes.
+                Err(error) if error.kind() == ErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Lists the sandboxes of a variant: those of this process, and those that outlive theirs.
     ///
     /// # Errors
     /// Whatever keeps the backend from listing them; never an empty list instead.
-    pub async fn list(variant: impl IntoVariant) -> Result<Vec<SandboxInfo>> {
+    pub async fn list_variant(variant: impl IntoVariant) -> Result<Vec<SandboxInfo>> {
         let backend = Registry::new().backend(variant.into_variant()?)?;
         let call = CallContext::new();
         let mut all = Vec::new();

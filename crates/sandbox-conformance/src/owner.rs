@@ -38,7 +38,7 @@ fn try_own(target: &Target) -> Checked {
         let sandbox = fixture.sandbox().await?;
         let token = host::token("owned-");
         ok(&sandbox, &START_WORK.replace("TOKEN", &token)).await?;
-        let directory = ok(&sandbox, "import os; print(os.getcwd())").await?.stdout();
+        let directory = ok(&sandbox, "import os; print(os.getcwd())").await?.stdout_trimmed();
         // A process of an engine is no descendant here, and shows by its arguments.
         let found = [host::descendants()?, host::running_with(&token)?].concat();
         let processes: BTreeSet<String> = found.iter().map(ToString::to_string).collect();

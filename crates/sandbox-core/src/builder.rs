@@ -1,6 +1,7 @@
 //! The builder of sandboxes.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +12,12 @@ use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::model::variant::IntoVariant;
 use crate::model::{Mount, NetworkPolicy, Variant};
+use crate::path::sandbox_path;
 use crate::sandbox::{DEFAULT_TIMEOUT, Sandbox};
 use crate::secret::Secret;
 use crate::spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse};
-use crate::units::{ByteSize, check_duration};
+use crate::units::{IntoByteSize, IntoDuration, check_duration};
+use crate::unstarted::UnstartedSandbox;
 
 /// Finds the backend of a builder.
 pub trait BackendResolver {
@@ -72,6 +75,8 @@ impl IntoBackend for Arc<dyn Backend> {
 
 /// Collects what a sandbox shall be like. Nothing starts before [`create`](SandboxBuilder::create);
 /// the first wrong value is reported there, with its field and what is allowed.
+///
+/// A clone makes another sandbox of the same description.
 #[must_use = "nothing happens until create() or build()"]
 pub struct SandboxBuilder<R> {
     resolver: R,
@@ -79,8 +84,22 @@ pub struct SandboxBuilder<R> {
     variant: Option<Variant>,
     timeout: Duration,
     pub(crate) spec: CreateSpec,
-    layers: Vec<Box<dyn Layer>>,
+    layers: Vec<Arc<dyn Layer>>,
     problem: Option<Error>,
+}
+
+impl<R: Clone> Clone for SandboxBuilder<R> {
+    fn clone(&self) -> Self {
+        Self {
+            resolver: self.resolver.clone(),
+            backend: self.backend.clone(),
+            variant: self.variant,
+            timeout: self.timeout,
+            spec: self.spec.clone(),
+            layers: self.layers.clone(),
+            problem: self.problem.as_ref().map(Error::duplicate),
+        }
+    }
 }
 
 impl<R: fmt::Debug> fmt::Debug for SandboxBuilder<R> {
@@ -111,6 +130,11 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self.problem.get_or_insert(problem);
     }
 
+    /// Takes a value that may be wrong, and notes the problem in its place.
+    fn noted<T>(&mut self, value: Result<T>) -> Option<T> {
+        value.map_err(|problem| self.note(problem)).ok()
+    }
+
     /// Sets the variant: [`Variant::LOCAL_EVAL`], `"local-eval"`, `"eval"` ..
     pub fn variant(mut self, variant: impl IntoVariant) -> Self {
         match variant.into_variant() {
@@ -128,24 +152,26 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self
     }
 
-    /// Sets how long a run may take by default. Default 30 s.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        match check_duration("timeout", timeout) {
-            Ok(timeout) => self.timeout = timeout,
-            Err(error) => self.note(error),
+    /// Sets how long a run may take by default: a [`Duration`], or text such as `"90s"`. Default 30 s.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
+        let timeout = timeout.into_duration("timeout");
+        let timeout = timeout.and_then(|timeout| check_duration("timeout", timeout));
+        if let Some(timeout) = self.noted(timeout) {
+            self.timeout = timeout;
         }
         self
     }
 
-    /// Sets how long the sandbox lives at most. At least 0.1 s. Default 24 hours.
-    pub fn lifetime(mut self, lifetime: Duration) -> Self {
-        self.spec.lifetime = Some(lifetime);
+    /// Sets how long the sandbox lives at most: a [`Duration`], or text such as `"2h"`. At least 0.1 s. Default 24 hours.
+    pub fn lifetime(mut self, lifetime: impl IntoDuration) -> Self {
+        self.spec.lifetime = self.noted(lifetime.into_duration("lifetime"));
         self
     }
 
-    /// Sets how long it may be unused before it ends. At least 0.1 s. Default: no limit.
-    pub fn idle_timeout(mut self, idle: Duration) -> Self {
-        self.spec.idle_timeout = Some(idle);
+    /// Sets how long it may be unused before it ends: a [`Duration`], or text such as `"10m"`. At least 0.1 s. Default: no
+    /// limit.
+    pub fn idle_timeout(mut self, idle: impl IntoDuration) -> Self {
+        self.spec.idle_timeout = self.noted(idle.into_duration("idle_timeout"));
         self
     }
 
@@ -168,14 +194,24 @@ impl<R: BackendResolver> SandboxBuilder<R> {
     }
 
     /// Sets the working directory inside. A relative one is below the backend's own, such as `/workspace`.
-    pub fn working_dir(mut self, path: impl Into<String>) -> Self {
-        self.spec.working_dir = Some(path.into());
+    pub fn working_dir(mut self, path: impl AsRef<Path>) -> Self {
+        self.spec.working_dir = self.noted(sandbox_path("working_dir", path.as_ref()));
         self
     }
 
     /// Sets an environment variable.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.spec.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets environment variables: a map, or pairs of anything.
+    pub fn envs<K: Into<String>, V: Into<String>>(
+        mut self,
+        envs: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        let envs = envs.into_iter().map(|(name, value)| (name.into(), value.into()));
+        self.spec.env.extend(envs);
         self
     }
 
@@ -191,9 +227,19 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self
     }
 
-    /// Limits its memory.
-    pub fn memory(mut self, memory: ByteSize) -> Self {
-        self.spec.memory = Some(memory);
+    /// Sets tags, also called labels: a map, or pairs of anything.
+    pub fn tags<K: Into<String>, V: Into<String>>(
+        mut self,
+        tags: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        let tags = tags.into_iter().map(|(key, value)| (key.into(), value.into()));
+        self.spec.tags.extend(tags);
+        self
+    }
+
+    /// Limits its memory: a [`ByteSize`], or text such as `"512m"`.
+    pub fn memory(mut self, memory: impl IntoByteSize) -> Self {
+        self.spec.memory = self.noted(memory.into_byte_size("memory"));
         self
     }
 
@@ -203,9 +249,9 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self
     }
 
-    /// Limits its disk. Default of local-eval: 1 GiB.
-    pub fn disk(mut self, disk: ByteSize) -> Self {
-        self.spec.disk = Some(disk);
+    /// Limits its disk: a [`ByteSize`], or text such as `"2g"`. Default of local-eval: 1 GiB.
+    pub fn disk(mut self, disk: impl IntoByteSize) -> Self {
+        self.spec.disk = self.noted(disk.into_byte_size("disk"));
         self
     }
 
@@ -231,8 +277,8 @@ impl<R: BackendResolver> SandboxBuilder<R> {
 
     /// Limits what each run and each command may put out. Whatever puts out more is ended, and what it put out before is
     /// kept. Default: no limit, because results keep the ends of long output and streams hold the code back.
-    pub fn output_limit(mut self, limit: ByteSize) -> Self {
-        self.spec.output_limit = Some(limit);
+    pub fn output_limit(mut self, limit: impl IntoByteSize) -> Self {
+        self.spec.output_limit = self.noted(limit.into_byte_size("output_limit"));
         self
     }
 
@@ -266,9 +312,9 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self
     }
 
-    /// Lets it outlive this process, for at most `ttl`.
-    pub fn detached(mut self, ttl: Duration) -> Self {
-        self.spec.detached = Some(ttl);
+    /// Lets it outlive this process, for at most `ttl`: a [`Duration`], or text such as `"1h"`.
+    pub fn detached(mut self, ttl: impl IntoDuration) -> Self {
+        self.spec.detached = self.noted(ttl.into_duration("detached"));
         self
     }
 
@@ -300,17 +346,17 @@ impl<R: BackendResolver> SandboxBuilder<R> {
 
     /// Wraps the backend. The first layer is the innermost.
     pub fn layer(mut self, layer: impl Layer + 'static) -> Self {
-        self.layers.push(Box::new(layer));
+        self.layers.push(Arc::new(layer));
         self
     }
 
-    /// A handle that has not been started.
+    /// Checks the description, and gives a sandbox that is not started: see [`UnstartedSandbox::start`].
     ///
     /// # Errors
     /// `InvalidArgument` with the field; `Unsupported` for what the variant cannot do or enforce.
-    pub fn build(self) -> Result<R::Sandbox> {
+    pub fn build(self) -> Result<UnstartedSandbox<R::Sandbox>> {
         let (backend, spec, timeout) = self.checked()?;
-        Ok(Sandbox::unstarted(backend, spec, timeout).into())
+        Ok(UnstartedSandbox::new(backend, spec, timeout))
     }
 
     /// The backend, and what is asked of it.
@@ -341,13 +387,8 @@ impl<R: BackendResolver> SandboxBuilder<R> {
     ///
     /// # Cancellation
     /// Dropping the future leaves nothing behind.
-    pub async fn create(self) -> Result<R::Sandbox>
-    where
-        R::Sandbox: AsRef<Sandbox>,
-    {
-        let sandbox = self.build()?;
-        sandbox.as_ref().start().await?;
-        Ok(sandbox)
+    pub async fn create(self) -> Result<R::Sandbox> {
+        self.build()?.start().await
     }
 
     /// Makes the sandbox, lends it to `body`, and terminates it whatever comes of that.

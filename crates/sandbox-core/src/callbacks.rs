@@ -12,12 +12,62 @@ type Callback<'a, T> = Box<dyn FnMut(&T) + Send + 'a>;
 pub struct NoCallbacks;
 
 /// Callbacks that take the events while a result is collected, so there is no stream of them.
+///
+/// The builders of runs and commands have a method for each. This type is for callbacks that are set on a condition:
+///
+/// ```no_run
+/// # async fn example(sandbox: sandbox_core::Sandbox, verbose: bool) -> sandbox_core::Result<()> {
+/// use sandbox_core::Callbacks;
+///
+/// let mut callbacks = Callbacks::new();
+/// if verbose {
+///     callbacks = callbacks.on_stdout(|message| eprintln!("{}", message.line));
+/// }
+/// sandbox.run_code("print('hello')").callbacks(callbacks).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 pub struct Callbacks<'a> {
     pub(crate) stdout: Option<Callback<'a, OutputMessage>>,
     pub(crate) stderr: Option<Callback<'a, OutputMessage>>,
     pub(crate) result: Option<Callback<'a, ResultItem>>,
     pub(crate) error: Option<Callback<'a, CodeError>>,
+}
+
+impl<'a> Callbacks<'a> {
+    /// No callbacks yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Receives standard output while it comes: whole lines, and parts of lines with `terminated` false.
+    #[must_use]
+    pub fn on_stdout(mut self, callback: impl FnMut(&OutputMessage) + Send + 'a) -> Self {
+        self.stdout = Some(Box::new(callback));
+        self
+    }
+
+    /// Receives standard error while it comes.
+    #[must_use]
+    pub fn on_stderr(mut self, callback: impl FnMut(&OutputMessage) + Send + 'a) -> Self {
+        self.stderr = Some(Box::new(callback));
+        self
+    }
+
+    /// Receives every displayed object of a run of code. Commands have none.
+    #[must_use]
+    pub fn on_result(mut self, callback: impl FnMut(&ResultItem) + Send + 'a) -> Self {
+        self.result = Some(Box::new(callback));
+        self
+    }
+
+    /// Receives the exception that ends a run of code. Commands have none.
+    #[must_use]
+    pub fn on_error(mut self, callback: impl FnMut(&CodeError) + Send + 'a) -> Self {
+        self.error = Some(Box::new(callback));
+        self
+    }
 }
 
 impl Callbacks<'_> {

@@ -9,6 +9,7 @@ use crate::model::{
     CodeError, DisplayKind, Event, EventKind, ExecutionResult, OutputMessage, OutputStream,
     ResultItem, RunOutcome, StreamTotals,
 };
+use crate::time::system_time;
 
 /// Bytes a result keeps of the beginning of a stream, and again of its end.
 pub const KEEP_EACH_END: usize = 512 << 10;
@@ -62,7 +63,7 @@ impl ResultCollector {
         match event.kind {
             EventKind::Started { context_id, restarted } => {
                 self.result.context_id = Some(context_id);
-                self.result.started_at = Some(event.timestamp);
+                self.result.started_at = Some(system_time(event.timestamp));
                 self.result.restarted = restarted;
                 CollectedEvent::Nothing
             }
@@ -152,8 +153,8 @@ impl ResultCollector {
         result.execution_ok = outcome.failure.is_none();
         result.execution_error = outcome.failure.as_ref().map(|failure| failure.message.clone());
         result.failure = outcome.failure;
-        result.started_at = Some(outcome.started_at);
-        result.completed_at = Some(outcome.completed_at);
+        result.started_at = Some(system_time(outcome.started_at));
+        result.completed_at = Some(system_time(outcome.completed_at));
         result.execution_count = outcome.execution_count;
         result.interrupted = outcome.interrupted;
         result.exit_code = outcome.exit_code;

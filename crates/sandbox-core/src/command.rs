@@ -11,13 +11,31 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::Stream;
+use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 
+use crate::callbacks::Callbacks;
+use crate::commands::collect_events;
 use crate::error::{Error, Result};
-use crate::model::{Failure, NetworkDenial, OutputStream, StreamTotals, Usage};
+use crate::events::Lines;
+use crate::model::{CommandResult, Failure, NetworkDenial, OutputStream, StreamTotals, Usage};
 use crate::request::PtySize;
 
+/// The events of a command.
+pub type CommandEvents = Pin<Box<dyn Stream<Item = CommandEvent> + Send>>;
+
 /// A started command.
+///
+/// ```no_run
+/// # async fn example(sandbox: sandbox_core::Sandbox) -> sandbox_core::Result<()> {
+/// let command = sandbox.commands().run("make").start().await?;
+/// let mut lines = command.lines();
+/// while let Some(message) = lines.next_line().await {
+///     println!("{}", message.line);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Command {
     /// Its id in the sandbox.
     pub id: String,
@@ -27,7 +45,7 @@ pub struct Command {
     ///
     /// Output that is not read holds a command back, a background one only for a short time: a reader that begins late or
     /// pauses gets [`CommandEvent::Skipped`].
-    pub events: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
+    pub events: CommandEvents,
     /// Its controls.
     pub control: Arc<dyn CommandControl>,
 }
@@ -39,6 +57,21 @@ impl Command {
         events: impl Stream<Item = CommandEvent> + Send + 'static,
     ) -> Self {
         Self { id: id.into(), pid: None, events: Box::pin(events), control: Arc::new(NoControl) }
+    }
+
+    /// Waits for the next event. `None` after its end.
+    pub async fn next_event(&mut self) -> Option<CommandEvent> {
+        self.events.next().await
+    }
+
+    /// Gives the output of both streams line by line, as it comes. The lines end with the command.
+    pub fn lines(self) -> Lines {
+        Lines::of_command(self.events)
+    }
+
+    /// Reads the output to its end, and gives the result: as awaiting the command instead of starting it.
+    pub async fn wait(self) -> CommandResult {
+        collect_events(self.events, &mut Callbacks::default()).await
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::IntoFuture;
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,15 +12,16 @@ use futures_util::StreamExt as _;
 use crate::call::CallContext;
 use crate::callbacks::{Callbacks, NoCallbacks};
 use crate::collect::StreamCollector;
-use crate::command::{Command, CommandEvent, CommandInfo};
+use crate::command::{Command, CommandEvent, CommandEvents, CommandInfo};
 use crate::error::{Error, Result};
 use crate::model::{CommandResult, Logs, OutputMessage, OutputStream};
+use crate::path::sandbox_path;
 use crate::request::{ByteStream, CommandSpec, PtySize, StartCommand, Stdin};
 use crate::run::no_output_limit;
 use crate::sandbox::Sandbox;
 use crate::script::script_command;
 use crate::time::unix_now;
-use crate::units::ByteSize;
+use crate::units::{IntoByteSize, IntoDuration};
 
 /// The commands of a sandbox. They run beside the interpreter and survive its death.
 #[derive(Clone, Copy, Debug)]
@@ -147,9 +149,18 @@ impl CommandBuilder<'_> {
 
 impl<'a, C> CommandBuilder<'a, C> {
     /// Sets the working directory. A relative one is below the sandbox's.
-    pub fn cwd(mut self, path: impl Into<String>) -> Self {
-        self.request.cwd = Some(path.into());
+    pub fn cwd(mut self, path: impl AsRef<Path>) -> Self {
+        self.request.cwd = self.noted(sandbox_path("cwd", path.as_ref()));
         self
+    }
+
+    /// Takes a value that may be wrong, and notes the problem in its place.
+    fn noted<T>(&mut self, value: Result<T>) -> Option<T> {
+        value
+            .map_err(|problem| {
+                self.problem.get_or_insert(problem);
+            })
+            .ok()
     }
 
     /// Sets an environment variable.
@@ -158,23 +169,33 @@ impl<'a, C> CommandBuilder<'a, C> {
         self
     }
 
-    /// Limits the wall-clock time. Default: none.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.request.timeout = Some(timeout);
+    /// Sets environment variables: a map, or pairs of anything.
+    pub fn envs<K: Into<String>, V: Into<String>>(
+        mut self,
+        envs: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        let envs = envs.into_iter().map(|(name, value)| (name.into(), value.into()));
+        self.request.env.extend(envs);
+        self
+    }
+
+    /// Limits the wall-clock time: a [`Duration`], or text such as `"90s"`. Default: none.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
+        self.request.timeout = self.noted(timeout.into_duration("timeout"));
         self
     }
 
     /// Limits the CPU time of the command, and of all that it has started, until it has ended. One that has used it up is
     /// ended with all of that, with [`FailureKind::CpuTime`](crate::FailureKind); waiting costs none. Default: none.
-    pub fn cpu_time(mut self, limit: Duration) -> Self {
-        self.request.cpu_time = Some(limit);
+    pub fn cpu_time(mut self, limit: impl IntoDuration) -> Self {
+        self.request.cpu_time = self.noted(limit.into_duration("cpu_time"));
         self
     }
 
     /// Limits what it may put out. One that puts out more is ended, with
     /// [`FailureKind::OutputLimit`](crate::FailureKind).
-    pub fn output_limit(mut self, limit: ByteSize) -> Self {
-        self.request.output_limit = Some(limit);
+    pub fn output_limit(mut self, limit: impl IntoByteSize) -> Self {
+        self.request.output_limit = self.noted(limit.into_byte_size("output_limit"));
         self
     }
 
@@ -227,7 +248,12 @@ impl<'a, C: Into<Callbacks<'a>>> CommandBuilder<'a, C> {
         }
     }
 
-    /// Hears standard output while it comes: whole lines, and parts of lines with `terminated` false.
+    /// Sets all callbacks, in place of those that were set before. For callbacks on a condition: see [`Callbacks`].
+    pub fn callbacks(self, callbacks: Callbacks<'a>) -> CommandBuilder<'a, Callbacks<'a>> {
+        self.with(|set| *set = callbacks)
+    }
+
+    /// Receives standard output while it comes: whole lines, and parts of lines with `terminated` false.
     pub fn on_stdout(
         self,
         callback: impl FnMut(&OutputMessage) + Send + 'a,
@@ -235,7 +261,7 @@ impl<'a, C: Into<Callbacks<'a>>> CommandBuilder<'a, C> {
         self.with(|callbacks| callbacks.stdout = Some(Box::new(callback)))
     }
 
-    /// Hears standard error while it comes.
+    /// Receives standard error while it comes.
     pub fn on_stderr(
         self,
         callback: impl FnMut(&OutputMessage) + Send + 'a,
@@ -283,10 +309,18 @@ async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandRe
         // An awaited command gets no keys: its input ends at once.
         request.stdin = Stdin::Bytes(Bytes::new());
     }
-    let mut command = launch(sandbox, request, problem).await?;
+    let command = launch(sandbox, request, problem).await?;
+    Ok(collect_events(command.events, &mut callbacks).await)
+}
+
+/// Collects the events of a command to its end.
+pub(crate) async fn collect_events(
+    mut events: CommandEvents,
+    callbacks: &mut Callbacks<'_>,
+) -> CommandResult {
     let mut collectors = [StreamCollector::default(), StreamCollector::default()];
     let mut result = CommandResult::default();
-    while let Some(event) = command.events.next().await {
+    while let Some(event) = events.next().await {
         match event {
             CommandEvent::Output { stream, data } => {
                 let error = stream == OutputStream::Stderr;
@@ -301,7 +335,7 @@ async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandRe
                 result.exit_code = outcome.exit_code;
                 result.signal = outcome.signal;
                 result.failure = outcome.failure;
-                result.duration = outcome.duration;
+                result.duration = Duration::try_from_secs_f64(outcome.duration).unwrap_or_default();
                 result.network_denied = outcome.network_denied;
                 result.hint = outcome.hint.or(result.hint.take());
             }
@@ -313,7 +347,7 @@ async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandRe
     (logs.stderr, result.stderr_totals) = stderr.finish(true);
     result.stdout = logs.stdout_exact();
     result.stderr = logs.stderr_exact();
-    Ok(result)
+    result
 }
 
 impl<'a, C: Into<Callbacks<'a>>> IntoFuture for CommandBuilder<'a, C> {

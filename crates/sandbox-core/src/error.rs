@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::RunError;
+
 /// The result of every fallible call in this workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -48,6 +50,9 @@ pub enum ErrorKind {
     NotStarted,
     /// The sandbox has ended and will not come back.
     Terminated,
+    /// Code or a command did not succeed, and the caller asked for an error then: see
+    /// [`ExecutionResult::ok`](crate::ExecutionResult::ok).
+    RunFailed,
     /// A bug, or an unforeseen failure.
     Unexpected,
 }
@@ -73,6 +78,7 @@ impl ErrorKind {
             Self::Protocol => "protocol",
             Self::NotStarted => "not_started",
             Self::Terminated => "terminated",
+            Self::RunFailed => "run_failed",
             Self::Unexpected => "unexpected",
         }
     }
@@ -194,6 +200,22 @@ impl Error {
         self
     }
 
+    /// Copies the error, with its source as text.
+    pub(crate) fn duplicate(&self) -> Self {
+        let inner = &self.0;
+        Self(Box::new(Inner {
+            kind: inner.kind,
+            operation: inner.operation,
+            message: inner.message.clone(),
+            retry: inner.retry,
+            effect: inner.effect,
+            retry_after: inner.retry_after,
+            context: inner.context.clone(),
+            hint: inner.hint.clone(),
+            source: inner.source.as_ref().map(|source| source.to_string().into()),
+        }))
+    }
+
     /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -227,6 +249,12 @@ impl Error {
     /// Facts about the failure, in the order they were added.
     pub fn context(&self) -> &[(&'static str, String)] {
         &self.0.context
+    }
+
+    /// Returns what went wrong in the run or the command, where the error came of
+    /// [`ExecutionResult::ok`](crate::ExecutionResult::ok) or [`CommandResult::ok`](crate::CommandResult::ok).
+    pub fn run_error(&self) -> Option<&RunError> {
+        self.0.source.as_ref()?.downcast_ref()
     }
 
     /// Returns advice for the user.

@@ -4,6 +4,7 @@
 //! `is_a_directory`, `not_a_directory`, `is_a_link`, `not_a_regular_file`, `not_empty`, `disk_full`, `name_too_long` and
 //! more.
 
+use std::path::Path;
 use std::pin::Pin;
 
 use bytes::{Bytes, BytesMut};
@@ -13,6 +14,7 @@ use futures_util::{StreamExt as _, stream};
 use crate::call::CallContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{FileInfo, WatchEvent};
+use crate::path::sandbox_path;
 use crate::request::{ByteRange, ByteStream, FindFiles, FoundFile, WriteOptions};
 use crate::sandbox::Sandbox;
 use crate::units::ByteSize;
@@ -43,11 +45,11 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// `ResourceExhausted` above 64 MiB: use [`Files::stream`]. Otherwise as that.
-    pub async fn read(&self, path: &str) -> Result<Bytes> {
-        self.collect(path, ByteRange::default()).await
+    pub async fn read(&self, path: impl AsRef<Path>) -> Result<Bytes> {
+        self.collect(path.as_ref(), ByteRange::default()).await
     }
 
-    async fn collect(&self, path: &str, range: ByteRange) -> Result<Bytes> {
+    async fn collect(&self, path: &Path, range: ByteRange) -> Result<Bytes> {
         let mut content = self.stream(path, range).await?;
         let mut all = BytesMut::new();
         let mut only: Option<Bytes> = None;
@@ -61,7 +63,7 @@ impl<'a> Files<'a> {
                 }
             }
             if all.len() as u64 > MAX_READ_SIZE.as_u64() {
-                let message = format!("{path} is larger than {MAX_READ_SIZE}");
+                let message = format!("{} is larger than {MAX_READ_SIZE}", path.display());
                 return Err(Error::new(ErrorKind::ResourceExhausted, "read_file", message)
                     .with_context("cause", "too_large")
                     .with_hint("read it as a stream"));
@@ -74,18 +76,27 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// As [`Files::read`]; 64 MiB is the most here too.
-    pub async fn read_range(&self, path: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.collect(path, ByteRange { offset, length: Some(length) }).await
+    pub async fn read_range(
+        &self,
+        path: impl AsRef<Path>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Bytes> {
+        self.collect(path.as_ref(), ByteRange { offset, length: Some(length) }).await
     }
 
     /// The whole content as text.
     ///
     /// # Errors
     /// `InvalidArgument` when it is not UTF-8. Otherwise as [`Files::read`].
-    pub async fn read_text(&self, path: &str) -> Result<String> {
+    pub async fn read_text(&self, path: impl AsRef<Path>) -> Result<String> {
+        let path = path.as_ref();
         let content = self.read(path).await?;
         String::from_utf8(content.into()).map_err(|_| {
-            Error::invalid("path", format!("{path} is not UTF-8 text; read it as bytes"))
+            Error::invalid(
+                "path",
+                format!("{} is not UTF-8 text; read it as bytes", path.display()),
+            )
         })
     }
 
@@ -93,19 +104,17 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for a directory; `NotStarted`, `Terminated`, `Unsupported`. The stream may end with an error too.
-    pub async fn stream(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
-        self.sandbox
-            .instance("read_file")?
-            .files()?
-            .read_file(&CallContext::new(), path, range)
-            .await
+    pub async fn stream(&self, path: impl AsRef<Path>, range: ByteRange) -> Result<ByteStream> {
+        let path = sandbox_path("path", path.as_ref())?;
+        let instance = self.sandbox.instance("read_file")?;
+        instance.files()?.read_file(&CallContext::new(), &path, range).await
     }
 
     /// Writes text or bytes, atomically; makes missing parents.
     ///
     /// # Errors
     /// As [`Files::write_stream`].
-    pub async fn write(&self, path: &str, content: impl Into<Bytes>) -> Result<()> {
+    pub async fn write(&self, path: impl AsRef<Path>, content: impl Into<Bytes>) -> Result<()> {
         let content = Box::pin(stream::iter([Ok(content.into())]));
         self.write_stream(path, content, WriteOptions::default()).await?;
         Ok(())
@@ -117,7 +126,7 @@ impl<'a> Files<'a> {
     /// As [`Files::write_stream`].
     pub async fn write_with(
         &self,
-        path: &str,
+        path: impl AsRef<Path>,
         content: impl Into<Bytes>,
         options: WriteOptions,
     ) -> Result<()> {
@@ -131,7 +140,7 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// As [`Files::write_stream`]; part of it may be there after a failure.
-    pub async fn append(&self, path: &str, content: impl Into<Bytes>) -> Result<()> {
+    pub async fn append(&self, path: impl AsRef<Path>, content: impl Into<Bytes>) -> Result<()> {
         let options = WriteOptions { append: true, ..WriteOptions::default() };
         self.write_with(path, content, options).await
     }
@@ -143,35 +152,38 @@ impl<'a> Files<'a> {
     /// The old content is then still there, unless something was to be added to it.
     pub async fn write_stream(
         &self,
-        path: &str,
+        path: impl AsRef<Path>,
         content: ByteStream,
         options: WriteOptions,
     ) -> Result<u64> {
         let instance = self.sandbox.instance("write_file")?;
-        instance.files()?.write_file(&CallContext::new(), path, content, options).await
+        let path = sandbox_path("path", path.as_ref())?;
+        instance.files()?.write_file(&CallContext::new(), &path, content, options).await
     }
 
     /// Entries of a directory, sorted by name.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for what is no directory; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
-        self.sandbox.instance("list_files")?.files()?.list_files(&CallContext::new(), path).await
+    pub async fn list(&self, path: impl AsRef<Path>) -> Result<Vec<FileInfo>> {
+        let path = sandbox_path("path", path.as_ref())?;
+        self.sandbox.instance("list_files")?.files()?.list_files(&CallContext::new(), &path).await
     }
 
     /// One file; a link as a link.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn stat(&self, path: &str) -> Result<FileInfo> {
-        self.sandbox.instance("stat_file")?.files()?.stat_file(&CallContext::new(), path).await
+    pub async fn stat(&self, path: impl AsRef<Path>) -> Result<FileInfo> {
+        let path = sandbox_path("path", path.as_ref())?;
+        self.sandbox.instance("stat_file")?.files()?.stat_file(&CallContext::new(), &path).await
     }
 
     /// Returns true when the path exists, a dangling link included.
     ///
     /// # Errors
     /// As [`Files::stat`], except `NotFound`.
-    pub async fn exists(&self, path: &str) -> Result<bool> {
+    pub async fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.stat(path).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -183,38 +195,40 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// `AlreadyExists` when something else is there, `PermissionDenied`; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn mkdir(&self, path: &str) -> Result<()> {
+    pub async fn mkdir(&self, path: impl AsRef<Path>) -> Result<()> {
         let instance = self.sandbox.instance("create_directory")?;
-        instance.files()?.create_directory(&CallContext::new(), path, true).await
+        let path = sandbox_path("path", path.as_ref())?;
+        instance.files()?.create_directory(&CallContext::new(), &path, true).await
     }
 
     /// Removes a file, a link or, with `recursive`, a tree.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for a directory without `recursive`; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
+    pub async fn remove(&self, path: impl AsRef<Path>, recursive: bool) -> Result<()> {
         let instance = self.sandbox.instance("remove_file")?;
-        instance.files()?.remove_file(&CallContext::new(), path, recursive).await
+        let path = sandbox_path("path", path.as_ref())?;
+        instance.files()?.remove_file(&CallContext::new(), &path, recursive).await
     }
 
     /// Renames.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.sandbox
-            .instance("rename_file")?
-            .files()?
-            .rename_file(&CallContext::new(), from, to)
-            .await
+    pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let (from, to) = (sandbox_path("from", from.as_ref())?, sandbox_path("to", to.as_ref())?);
+        let instance = self.sandbox.instance("rename_file")?;
+        instance.files()?.rename_file(&CallContext::new(), &from, &to).await
     }
 
     /// Copies a file or a tree.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `ResourceExhausted` when the disk is full; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn copy(&self, from: &str, to: &str) -> Result<()> {
-        self.sandbox.instance("copy_file")?.files()?.copy_file(&CallContext::new(), from, to).await
+    pub async fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let (from, to) = (sandbox_path("from", from.as_ref())?, sandbox_path("to", to.as_ref())?);
+        let instance = self.sandbox.instance("copy_file")?;
+        instance.files()?.copy_file(&CallContext::new(), &from, &to).await
     }
 
     /// Sets the permission bits of a file or a directory, such as `0o644`. A link is refused.
@@ -222,9 +236,10 @@ impl<'a> Files<'a> {
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for bits above `0o1777`, such as set-user-id, or for what is
     /// neither; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn chmod(&self, path: &str, mode: u32) -> Result<()> {
+    pub async fn chmod(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let instance = self.sandbox.instance("set_file_mode")?;
-        instance.files()?.set_file_mode(&CallContext::new(), path, mode).await
+        let path = sandbox_path("path", path.as_ref())?;
+        instance.files()?.set_file_mode(&CallContext::new(), &path, mode).await
     }
 
     /// Absolute paths below a directory that match a glob: `*.py` for names at any depth, `src/**/*.py` for whole paths.
@@ -232,9 +247,9 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// As [`Files::search`].
-    pub async fn find(&self, root: &str, name: &str) -> Result<Vec<String>> {
-        let query =
-            FindFiles { root: root.into(), name: Some(name.into()), ..FindFiles::default() };
+    pub async fn find(&self, root: impl AsRef<Path>, name: &str) -> Result<Vec<String>> {
+        let root = sandbox_path("root", root.as_ref())?;
+        let query = FindFiles { root, name: Some(name.into()), ..FindFiles::default() };
         Ok(self.search(query).await?.into_iter().map(|found| found.path).collect())
     }
 
@@ -242,8 +257,8 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// As [`Files::search`].
-    pub async fn grep(&self, root: &str, text: &str) -> Result<Vec<FoundFile>> {
-        let (root, contains) = (root.into(), Some(text.into()));
+    pub async fn grep(&self, root: impl AsRef<Path>, text: &str) -> Result<Vec<FoundFile>> {
+        let (root, contains) = (sandbox_path("root", root.as_ref())?, Some(text.into()));
         self.search(FindFiles { root, contains, ..FindFiles::default() }).await
     }
 
@@ -265,11 +280,12 @@ impl<'a> Files<'a> {
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn watch(
         &self,
-        path: &str,
+        path: impl AsRef<Path>,
         recursive: bool,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
         let instance = self.sandbox.instance("watch_files")?;
-        instance.files()?.watch_files(&CallContext::new(), path, recursive).await
+        let path = sandbox_path("path", path.as_ref())?;
+        instance.files()?.watch_files(&CallContext::new(), &path, recursive).await
     }
 
     /// Packs a directory as a tar stream. FIFOs, sockets and devices are left out.
@@ -277,12 +293,10 @@ impl<'a> Files<'a> {
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for what is no directory; `NotStarted`, `Terminated`,
     /// `Unsupported`. The stream may end with an error too, such as for a file that cannot be read.
-    pub async fn read_archive(&self, path: &str) -> Result<ByteStream> {
-        self.sandbox
-            .instance("read_archive")?
-            .files()?
-            .read_archive(&CallContext::new(), path)
-            .await
+    pub async fn read_archive(&self, path: impl AsRef<Path>) -> Result<ByteStream> {
+        let path = sandbox_path("path", path.as_ref())?;
+        let instance = self.sandbox.instance("read_archive")?;
+        instance.files()?.read_archive(&CallContext::new(), &path).await
     }
 
     /// Unpacks a tar stream into a directory, which is made if it is missing: all of it or nothing. Files that are there
@@ -291,11 +305,9 @@ impl<'a> Files<'a> {
     /// # Errors
     /// `InvalidArgument` for what is no tar or may not be in one, `AlreadyExists` for a directory where the archive has
     /// something else, `ResourceExhausted` when the disk is full; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn write_archive(&self, path: &str, tar: ByteStream) -> Result<()> {
-        self.sandbox
-            .instance("write_archive")?
-            .files()?
-            .write_archive(&CallContext::new(), path, tar)
-            .await
+    pub async fn write_archive(&self, path: impl AsRef<Path>, tar: ByteStream) -> Result<()> {
+        let path = sandbox_path("path", path.as_ref())?;
+        let instance = self.sandbox.instance("write_archive")?;
+        instance.files()?.write_archive(&CallContext::new(), &path, tar).await
     }
 }

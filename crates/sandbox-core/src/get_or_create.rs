@@ -40,7 +40,7 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         let (backend, spec, timeout) = self.checked()?;
         let sandbox = match Sandbox::find(&backend, &spec.tags).await? {
             Some(sandbox) => {
-                sandbox.info().map_or(Ok(()), |info| spec.agrees_with(&info))?;
+                spec.agrees_with(&sandbox.info())?;
                 sandbox
             }
             None => {

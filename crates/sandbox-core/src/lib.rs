@@ -21,6 +21,7 @@ mod commands;
 mod compat;
 mod directory;
 mod error;
+mod events;
 mod files;
 mod get_or_create;
 mod hint;
@@ -31,6 +32,7 @@ mod json_depth;
 mod layer;
 mod model;
 mod packages;
+mod path;
 mod request;
 mod reuse_key;
 mod run;
@@ -43,6 +45,7 @@ mod time;
 mod tool;
 mod transfer;
 mod units;
+mod unstarted;
 mod wrapper;
 
 pub use backend::{Backend, Check, Health};
@@ -51,10 +54,13 @@ pub use call::CallContext;
 pub use callbacks::{Callbacks, NoCallbacks};
 pub use capability::Capabilities;
 pub use collect::{CollectedEvent, KEEP_EACH_END, ResultCollector, StreamCollector, Utf8Decoder};
-pub use command::{Command, CommandControl, CommandEvent, CommandInfo, CommandOutcome};
+pub use command::{
+    Command, CommandControl, CommandEvent, CommandEvents, CommandInfo, CommandOutcome,
+};
 pub use commands::{CommandBuilder, Commands};
 pub use directory::{check_directory, resolve_directory};
 pub use error::{Effect, Error, ErrorKind, Result, Retry};
+pub use events::{Lines, RunEvents};
 pub use files::{Files, MAX_READ_SIZE};
 pub use get_or_create::DEFAULT_DETACHED;
 pub use hint::{hint_with_rust, without_rust};
@@ -72,7 +78,7 @@ pub use model::{
     CodeError, CommandResult, Context, DenialReason, DisplayKind, Event, EventKind,
     ExecutionResult, Failure, FailureKind, FileInfo, FileKind, GpuType, HostPattern,
     InterpreterState, IsolationInfo, Logs, MimeType, Mount, NetworkDenial, NetworkMode,
-    NetworkPolicy, OutputMessage, OutputStream, ResourceConfig, ResultItem, RunOutcome,
+    NetworkPolicy, OutputMessage, OutputStream, ResourceConfig, ResultItem, RunError, RunOutcome,
     SandboxEnvironment, SandboxInfo, SandboxStatus, SnapshotInfo, StreamTotals, Tags, Usage,
     Variant, WatchEvent, WatchEventKind,
 };
@@ -86,8 +92,12 @@ pub use run::RunCodeBuilder;
 pub use sandbox::{DEFAULT_TIMEOUT, Sandbox};
 pub use secret::Secret;
 pub use spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse, check_env, check_path};
-pub use time::unix_now;
+pub use time::{system_time, unix_now};
 pub use tool::{Tool, ToolFunction, ToolResult};
 pub use transfer::{Progress, Transfer, Transferred, wait_for_transfers};
-pub use units::{ByteSize, MAX_DURATION, check_duration, check_lifetime, format_duration, seconds};
+pub use units::{
+    ByteSize, IntoByteSize, IntoDuration, MAX_DURATION, check_duration, check_lifetime,
+    format_duration, parse_duration, seconds,
+};
+pub use unstarted::UnstartedSandbox;
 pub use wrapper::{BackendWrapper, InstanceWrapper, wrap_backend, wrap_instance};

@@ -196,9 +196,33 @@ impl<S: Into<String>, const N: usize> From<[S; N]> for CommandSpec {
     }
 }
 
-impl From<Vec<String>> for CommandSpec {
-    fn from(argv: Vec<String>) -> Self {
-        Self::Argv(argv)
+impl From<&String> for CommandSpec {
+    fn from(line: &String) -> Self {
+        Self::Shell(line.clone())
+    }
+}
+
+impl<S: Into<String>> From<Vec<S>> for CommandSpec {
+    fn from(argv: Vec<S>) -> Self {
+        Self::Argv(argv.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<S: AsRef<str>> From<&[S]> for CommandSpec {
+    fn from(argv: &[S]) -> Self {
+        Self::Argv(argv.iter().map(|argument| argument.as_ref().to_owned()).collect())
+    }
+}
+
+impl<S: AsRef<str>> From<&Vec<S>> for CommandSpec {
+    fn from(argv: &Vec<S>) -> Self {
+        argv.as_slice().into()
+    }
+}
+
+impl<S: AsRef<str>, const N: usize> From<&[S; N]> for CommandSpec {
+    fn from(argv: &[S; N]) -> Self {
+        argv.as_slice().into()
     }
 }
 
@@ -392,5 +416,30 @@ impl<T> Page<T> {
     /// A listing that fits one page.
     pub fn last(items: Vec<T>) -> Self {
         Self { items, next: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_lines_or_arguments() {
+        let owned = vec!["echo".to_owned(), "a b".to_owned()];
+        let argv = CommandSpec::Argv(owned.clone());
+        for command in [
+            CommandSpec::from(["echo", "a b"]),
+            CommandSpec::from(&["echo", "a b"]),
+            CommandSpec::from(vec!["echo", "a b"]),
+            CommandSpec::from(&["echo", "a b"][..]),
+            CommandSpec::from(&owned),
+            CommandSpec::from(owned.as_slice()),
+            CommandSpec::from(owned.clone()),
+        ] {
+            assert_eq!(command, argv);
+        }
+        let line = "echo hi".to_owned();
+        assert_eq!(CommandSpec::from(&line), CommandSpec::from("echo hi"));
+        assert_eq!(CommandSpec::from(line), CommandSpec::Shell("echo hi".into()));
     }
 }

@@ -1,9 +1,8 @@
 //! Running code from a handle.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::future::IntoFuture;
-use std::time::Duration;
+use std::path::Path;
 
 use bytes::Bytes;
 use futures_core::future::BoxFuture;
@@ -13,11 +12,13 @@ use crate::call::CallContext;
 use crate::callbacks::{Callbacks, NoCallbacks};
 use crate::collect::ResultCollector;
 use crate::error::{Error, Result};
+use crate::events::RunEvents;
 use crate::instance::EventStream;
 use crate::model::{CodeError, ExecutionResult, OutputMessage, ResultItem};
+use crate::path::sandbox_path;
 use crate::request::{ByteStream, CodeMode, RunCode, Stdin};
 use crate::sandbox::Sandbox;
-use crate::units::ByteSize;
+use crate::units::{IntoByteSize, IntoDuration};
 
 /// A run that has been described and not started. Await it for a result, or call [`RunCodeBuilder::stream`].
 ///
@@ -38,6 +39,8 @@ pub struct RunCodeBuilder<'a, C = NoCallbacks> {
     unlimited: bool,
     call: CallContext,
     callbacks: C,
+    /// The first mistake in the description.
+    problem: Option<Error>,
 }
 
 impl<C> fmt::Debug for RunCodeBuilder<'_, C> {
@@ -54,6 +57,7 @@ impl<'a> RunCodeBuilder<'a> {
             unlimited: false,
             call: CallContext::new(),
             callbacks: NoCallbacks,
+            problem: None,
         }
     }
 
@@ -65,8 +69,8 @@ impl<'a> RunCodeBuilder<'a> {
     ///
     /// # Cancellation
     /// Dropping the future or the stream interrupts the code, and kills it when that does not end it.
-    pub async fn stream(self) -> Result<EventStream> {
-        self.start().await.map(|(events, _)| events)
+    pub async fn stream(self) -> Result<RunEvents> {
+        self.start().await.map(|(events, _)| RunEvents::from(events))
     }
 }
 
@@ -89,22 +93,36 @@ impl<'a, C> RunCodeBuilder<'a, C> {
         self
     }
 
-    /// Sets environment variables for this run alone.
-    pub fn envs(mut self, envs: BTreeMap<String, String>) -> Self {
+    /// Sets environment variables for this run alone: a map, or pairs of anything.
+    pub fn envs<K: Into<String>, V: Into<String>>(
+        mut self,
+        envs: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        let envs = envs.into_iter().map(|(name, value)| (name.into(), value.into()));
         self.request.env.extend(envs);
         self
     }
 
     /// Sets the working directory for this run alone. A relative one is below that of its context.
-    pub fn cwd(mut self, path: impl Into<String>) -> Self {
-        self.request.cwd = Some(path.into());
+    pub fn cwd(mut self, path: impl AsRef<Path>) -> Self {
+        self.request.cwd = self.noted(sandbox_path("cwd", path.as_ref()));
         self
     }
 
-    /// Limits the wall-clock time, counted from the moment the code starts. Default: the sandbox's timeout.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.request.timeout = Some(timeout);
+    /// Limits the wall-clock time, counted from the moment the code starts: a [`Duration`](std::time::Duration), or text such as `"90s"`. Default:
+    /// the sandbox's timeout.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
+        self.request.timeout = self.noted(timeout.into_duration("timeout"));
         self
+    }
+
+    /// Takes a value that may be wrong, and notes the problem in its place.
+    fn noted<T>(&mut self, value: Result<T>) -> Option<T> {
+        value
+            .map_err(|problem| {
+                self.problem.get_or_insert(problem);
+            })
+            .ok()
     }
 
     /// Lets it run for as long as it takes.
@@ -114,21 +132,21 @@ impl<'a, C> RunCodeBuilder<'a, C> {
     }
 
     /// Limits the CPU time of the interpreter, and of all that it has started, in this run.
-    pub fn cpu_time(mut self, limit: Duration) -> Self {
-        self.request.cpu_time = Some(limit);
+    pub fn cpu_time(mut self, limit: impl IntoDuration) -> Self {
+        self.request.cpu_time = self.noted(limit.into_duration("cpu_time"));
         self
     }
 
     /// Limits the memory the interpreter may have in this run.
-    pub fn memory(mut self, limit: ByteSize) -> Self {
-        self.request.memory = Some(limit);
+    pub fn memory(mut self, limit: impl IntoByteSize) -> Self {
+        self.request.memory = self.noted(limit.into_byte_size("memory"));
         self
     }
 
     /// Limits what the run may put out: both streams, and what is displayed. One that puts out more is ended, with
     /// [`FailureKind::OutputLimit`](crate::FailureKind).
-    pub fn output_limit(mut self, limit: ByteSize) -> Self {
-        self.request.output_limit = Some(limit);
+    pub fn output_limit(mut self, limit: impl IntoByteSize) -> Self {
+        self.request.output_limit = self.noted(limit.into_byte_size("output_limit"));
         self
     }
 
@@ -162,7 +180,10 @@ impl<'a, C> RunCodeBuilder<'a, C> {
     }
 
     async fn start(self) -> Result<(EventStream, C)> {
-        let Self { sandbox, mut request, unlimited, call, callbacks } = self;
+        let Self { sandbox, mut request, unlimited, call, callbacks, problem } = self;
+        if let Some(problem) = problem {
+            return Err(problem);
+        }
         if request.timeout.is_none() && !unlimited {
             request.timeout = Some(sandbox.timeout());
         }
@@ -178,13 +199,18 @@ impl<'a, C> RunCodeBuilder<'a, C> {
 
 impl<'a, C: Into<Callbacks<'a>>> RunCodeBuilder<'a, C> {
     fn with(self, set: impl FnOnce(&mut Callbacks<'a>)) -> RunCodeBuilder<'a, Callbacks<'a>> {
-        let Self { sandbox, request, unlimited, call, callbacks } = self;
+        let Self { sandbox, request, unlimited, call, callbacks, problem } = self;
         let mut callbacks = callbacks.into();
         set(&mut callbacks);
-        RunCodeBuilder { sandbox, request, unlimited, call, callbacks }
+        RunCodeBuilder { sandbox, request, unlimited, call, callbacks, problem }
     }
 
-    /// Hears standard output while it comes: whole lines, and parts of lines with `terminated` false.
+    /// Sets all callbacks, in place of those that were set before. For callbacks on a condition: see [`Callbacks`].
+    pub fn callbacks(self, callbacks: Callbacks<'a>) -> RunCodeBuilder<'a, Callbacks<'a>> {
+        self.with(|set| *set = callbacks)
+    }
+
+    /// Receives standard output while it comes: whole lines, and parts of lines with `terminated` false.
     pub fn on_stdout(
         self,
         callback: impl FnMut(&OutputMessage) + Send + 'a,
@@ -192,7 +218,7 @@ impl<'a, C: Into<Callbacks<'a>>> RunCodeBuilder<'a, C> {
         self.with(|callbacks| callbacks.stdout = Some(Box::new(callback)))
     }
 
-    /// Hears standard error while it comes.
+    /// Receives standard error while it comes.
     pub fn on_stderr(
         self,
         callback: impl FnMut(&OutputMessage) + Send + 'a,
@@ -200,7 +226,7 @@ impl<'a, C: Into<Callbacks<'a>>> RunCodeBuilder<'a, C> {
         self.with(|callbacks| callbacks.stderr = Some(Box::new(callback)))
     }
 
-    /// Hears of every displayed object.
+    /// Receives every displayed object.
     pub fn on_result(
         self,
         callback: impl FnMut(&ResultItem) + Send + 'a,
@@ -208,7 +234,7 @@ impl<'a, C: Into<Callbacks<'a>>> RunCodeBuilder<'a, C> {
         self.with(|callbacks| callbacks.result = Some(Box::new(callback)))
     }
 
-    /// Hears of the exception that ends the code.
+    /// Receives the exception that ends the code.
     pub fn on_error(
         self,
         callback: impl FnMut(&CodeError) + Send + 'a,

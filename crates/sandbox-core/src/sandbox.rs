@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::lock::Mutex as AsyncMutex;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::backend::Backend;
@@ -22,7 +23,7 @@ use crate::request::ContextSpec;
 use crate::run::RunCodeBuilder;
 use crate::spec::{CreateSpec, check_tags};
 use crate::tool::Tool;
-use crate::units::{check_duration, check_lifetime};
+use crate::units::{IntoDuration, check_duration, check_lifetime};
 
 /// Default time limit of a run.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,10 +52,9 @@ struct State {
 }
 
 enum Phase {
-    New,
     Running(Arc<dyn Instance>),
     Stopped(SandboxInfo),
-    Terminated(Option<SandboxInfo>),
+    Terminated(SandboxInfo),
 }
 
 enum Shutdown {
@@ -68,30 +68,29 @@ impl Sandbox {
         SandboxBuilder::new(SingleBackend(backend))
     }
 
-    /// A handle that has not been started.
-    pub(crate) fn unstarted(
+    /// A handle to a sandbox that has just been made.
+    pub(crate) fn started(
         backend: Arc<dyn Backend>,
+        instance: Arc<dyn Instance>,
         spec: CreateSpec,
         timeout: Duration,
     ) -> Self {
-        let tags = spec.tags.clone();
-        let state = Mutex::new(State { timeout, tags, tools: Vec::new(), phase: Phase::New });
+        let (tags, phase) = (spec.tags.clone(), Phase::Running(instance));
+        let state = Mutex::new(State { timeout, tags, tools: Vec::new(), phase });
         Self { shared: Arc::new(Shared { backend, spec, lifecycle: AsyncMutex::new(()), state }) }
     }
 
     /// A handle to a sandbox that runs already.
     pub fn from_instance(backend: Arc<dyn Backend>, instance: Arc<dyn Instance>) -> Self {
         let spec = CreateSpec { tags: instance.info().tags, ..CreateSpec::default() };
-        let sandbox = Self::unstarted(backend, spec, DEFAULT_TIMEOUT);
-        sandbox.state().phase = Phase::Running(instance);
-        sandbox
+        Self::started(backend, instance, spec, DEFAULT_TIMEOUT)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts it. Does nothing when it runs. After [`Sandbox::stop`] it starts anew, without its old state.
+    /// Starts it again after [`Sandbox::stop`], without its old state. Does nothing when it runs.
     ///
     /// # Errors
     /// `Terminated` after [`Sandbox::terminate`]; otherwise whatever keeps the backend from creating it.
@@ -100,7 +99,7 @@ impl Sandbox {
         match &self.state().phase {
             Phase::Running(_) => return Ok(()),
             Phase::Terminated(_) => return Err(terminated("start")),
-            Phase::New | Phase::Stopped(_) => {}
+            Phase::Stopped(_) => {}
         }
         let mut spec = self.shared.spec.clone();
         spec.tags = self.state().tags.clone();
@@ -145,22 +144,15 @@ impl Sandbox {
 
     async fn end(&self, how: Shutdown) -> Result<()> {
         let _one_at_a_time = self.shared.lifecycle.lock().await;
-        let info = match self.running() {
-            Some(instance) => {
-                let call = CallContext::new();
-                match how {
-                    Shutdown::Graceful => instance.life().terminate(&call).await?,
-                    Shutdown::Immediate => instance.life().kill(&call).await?,
-                }
-                Some(SandboxInfo { status: SandboxStatus::Terminated, ..instance.info() })
+        if let Some(instance) = self.running() {
+            let call = CallContext::new();
+            match how {
+                Shutdown::Graceful => instance.life().terminate(&call).await?,
+                Shutdown::Immediate => instance.life().kill(&call).await?,
             }
-            None => self.info(),
-        };
-        let mut state = self.state();
-        if !matches!(state.phase, Phase::Terminated(_)) {
-            let gone = |info| SandboxInfo { status: SandboxStatus::Terminated, ..info };
-            state.phase = Phase::Terminated(info.map(gone));
         }
+        let info = SandboxInfo { status: SandboxStatus::Terminated, ..self.info() };
+        self.state().phase = Phase::Terminated(info);
         Ok(())
     }
 
@@ -179,30 +171,28 @@ impl Sandbox {
         match &self.state().phase {
             Phase::Running(instance) => Ok(Arc::clone(instance)),
             Phase::Terminated(_) => Err(terminated(operation)),
-            Phase::New | Phase::Stopped(_) => {
-                Err(Error::new(ErrorKind::NotStarted, operation, "sandbox has not been started")
-                    .with_hint("call start(), or make it with create() instead of build()"))
+            Phase::Stopped(_) => {
+                Err(Error::new(ErrorKind::NotStarted, operation, "sandbox has been stopped")
+                    .with_hint("call start() to start it again, without its old state"))
             }
         }
     }
 
-    /// Its full id, once it has been started.
-    pub fn id(&self) -> Option<String> {
-        self.info().map(|info| info.id)
+    /// Returns its full id, such as `local-eval/3c1f0a9be7d2`. A sandbox that was stopped and started again has another one.
+    pub fn id(&self) -> String {
+        self.info().id
     }
 
-    /// Its variant.
+    /// Returns its variant.
     pub fn variant(&self) -> Variant {
         self.shared.backend.variant()
     }
 
-    /// Returns the facts about the sandbox, once it has been started.
-    pub fn info(&self) -> Option<SandboxInfo> {
+    /// Returns the facts about the sandbox; of one that has ended, those at its end.
+    pub fn info(&self) -> SandboxInfo {
         match &self.state().phase {
-            Phase::New => None,
-            Phase::Running(instance) => Some(instance.info()),
-            Phase::Stopped(info) => Some(info.clone()),
-            Phase::Terminated(info) => info.clone(),
+            Phase::Running(instance) => instance.info(),
+            Phase::Stopped(info) | Phase::Terminated(info) => info.clone(),
         }
     }
 
@@ -214,12 +204,8 @@ impl Sandbox {
     /// Returns the status.
     pub fn status(&self) -> SandboxStatus {
         match &self.state().phase {
-            Phase::New => SandboxStatus::Pending,
             Phase::Running(instance) => instance.status(),
-            Phase::Stopped(info) => info.status,
-            Phase::Terminated(info) => {
-                info.as_ref().map_or(SandboxStatus::Pending, |info| info.status)
-            }
+            Phase::Stopped(info) | Phase::Terminated(info) => info.status,
         }
     }
 
@@ -249,21 +235,21 @@ impl Sandbox {
         self.state().timeout
     }
 
-    /// Sets how long a run may take when it does not say otherwise.
+    /// Sets how long a run may take when it does not say otherwise: a [`Duration`], or text such as `"90s"`.
     ///
     /// # Errors
-    /// `InvalidArgument` for zero or more than 365 days.
-    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
-        self.state().timeout = check_duration("timeout", timeout)?;
+    /// `InvalidArgument` for zero or more than 365 days, and for text that is no duration.
+    pub fn set_timeout(&self, timeout: impl IntoDuration) -> Result<()> {
+        self.state().timeout = check_duration("timeout", timeout.into_duration("timeout")?)?;
         Ok(())
     }
 
-    /// Lets it live for that long from now.
+    /// Lets it live for that long from now: a [`Duration`], or text such as `"2h"`.
     ///
     /// # Errors
     /// `InvalidArgument` below 0.1 s or above 365 days; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn set_lifetime(&self, lifetime: Duration) -> Result<()> {
-        let lifetime = check_lifetime("lifetime", lifetime)?;
+    pub async fn set_lifetime(&self, lifetime: impl IntoDuration) -> Result<()> {
+        let lifetime = check_lifetime("lifetime", lifetime.into_duration("lifetime")?)?;
         self.instance("set_lifetime")?.life().set_lifetime(&CallContext::new(), lifetime).await
     }
 
@@ -333,13 +319,26 @@ impl Sandbox {
         self.instance("delete_context")?.code()?.delete_context(&CallContext::new(), id).await
     }
 
-    /// A variable of the default context, as JSON.
+    /// Returns a variable of the default context, which crosses as JSON, in any type that deserializes from it:
+    /// `sandbox.get_variable::<Vec<f64>>("xs")`, or `serde_json::Value` for the JSON itself.
     ///
     /// # Errors
-    /// `NotFound` when it is not defined; `InvalidArgument` for a name that is no identifier, or a value that JSON cannot
-    /// hold; `ResourceExhausted` for one that is too large; `NotStarted`, `Terminated`, `Unsupported`.
-    pub async fn get_variable(&self, name: &str) -> Result<Value> {
-        self.instance("get_variable")?.code()?.get_variable(&CallContext::new(), None, name).await
+    /// `NotFound` when it is not defined; `InvalidArgument` for a name that is no identifier, a value that JSON cannot
+    /// hold, or one of another type; `ResourceExhausted` for one that is too large; `NotStarted`, `Terminated`, `Unsupported`.
+    pub async fn get_variable<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let code = self.instance("get_variable")?;
+        let value = code.code()?.get_variable(&CallContext::new(), None, name).await?;
+        serde_json::from_value(value).map_err(|error| {
+            let wanted = std::any::type_name::<T>();
+            Error::new(
+                ErrorKind::InvalidArgument,
+                "get_variable",
+                format!("the variable {name:?} is no {wanted}"),
+            )
+            .with_context("variable", name)
+            .with_source(error)
+            .with_hint("get it as serde_json::Value, which every variable is")
+        })
     }
 
     /// Sets a variable of the default context from whatever serializes to JSON.

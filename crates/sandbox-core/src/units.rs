@@ -87,6 +87,97 @@ impl FromStr for ByteSize {
     }
 }
 
+/// Names a size: a [`ByteSize`], or text such as `"512m"` or `"2g"`.
+pub trait IntoByteSize {
+    /// Gives the size. `field` names it in the error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) for text that is not a size.
+    fn into_byte_size(self, field: &'static str) -> Result<ByteSize>;
+}
+
+impl IntoByteSize for ByteSize {
+    fn into_byte_size(self, _: &'static str) -> Result<ByteSize> {
+        Ok(self)
+    }
+}
+
+impl IntoByteSize for &str {
+    fn into_byte_size(self, field: &'static str) -> Result<ByteSize> {
+        self.parse().map_err(|_| {
+            let problem = "must be a size such as 512m, 2g or a number of bytes, got";
+            Error::invalid(field, format!("{problem} {self:?}"))
+        })
+    }
+}
+
+impl IntoByteSize for String {
+    fn into_byte_size(self, field: &'static str) -> Result<ByteSize> {
+        self.as_str().into_byte_size(field)
+    }
+}
+
+/// Names a duration: a [`Duration`], or text such as `"90s"`, `"1.5h"` or `"250ms"`.
+pub trait IntoDuration {
+    /// Gives the duration. `field` names it in the error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) for text that is not a duration.
+    fn into_duration(self, field: &'static str) -> Result<Duration>;
+}
+
+impl IntoDuration for Duration {
+    fn into_duration(self, _: &'static str) -> Result<Duration> {
+        Ok(self)
+    }
+}
+
+impl IntoDuration for &str {
+    fn into_duration(self, field: &'static str) -> Result<Duration> {
+        parse_duration(field, self)
+    }
+}
+
+impl IntoDuration for String {
+    fn into_duration(self, field: &'static str) -> Result<Duration> {
+        parse_duration(field, &self)
+    }
+}
+
+/// Parses a duration: a number and one of `ms`, `s`, `m`, `h` and `d`. Without a unit the number is in seconds. `field`
+/// names it in the error.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # fn main() -> sandbox_core::Result<()> {
+/// assert_eq!(sandbox_core::parse_duration("timeout", "90s")?, Duration::from_secs(90));
+/// assert_eq!(sandbox_core::parse_duration("timeout", "1.5h")?, Duration::from_secs(5400));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind) for other text, for zero, and for more than 365 days.
+pub fn parse_duration(field: &'static str, text: &str) -> Result<Duration> {
+    let wrong = || {
+        let problem = "must be a duration such as 90s, 1.5h, 250ms or a number of seconds, got";
+        Error::invalid(field, format!("{problem} {text:?}"))
+    };
+    let trimmed = text.trim();
+    let number = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &trimmed[number.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+    seconds(field, number * unit)
+}
+
 /// The longest time accepted anywhere: 365 days. Longer ones overflow timers somewhere.
 pub const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -178,6 +269,25 @@ mod tests {
         }
         assert_eq!(ByteSize::mib(512).to_string(), "512 MiB");
         assert_eq!(ByteSize::bytes(1536).to_string(), "1.5 KiB");
+    }
+
+    #[test]
+    fn durations_parse() {
+        for (text, milliseconds) in [
+            ("90", 90_000),
+            ("90s", 90_000),
+            ("250ms", 250),
+            ("1.5h", 5_400_000),
+            (" 2 m ", 120_000),
+            ("1d", 86_400_000),
+        ] {
+            let parsed = parse_duration("timeout", text).unwrap();
+            assert_eq!(parsed, Duration::from_millis(milliseconds), "{text}");
+        }
+        for text in ["", "0", "-1s", "s", "1w", "nan", "inf", "1e9d", "1.5.2s"] {
+            let error = parse_duration("timeout", text).unwrap_err().to_string();
+            assert!(error.starts_with("`timeout` must be "), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -16,8 +16,8 @@ use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use sandbox_core::{
     ByteSize, Capabilities, CodeMode, Command, CreateSpec, Error, ErrorKind, Event, FailureKind,
-    IsolationInfo, Mount, Result, RunCode, SandboxId, SandboxInfo, SandboxStatus, StartCommand,
-    Stdin, Tags, Variant, unix_now,
+    IsolationInfo, Mount, ResourceConfig, Result, RunCode, SandboxId, SandboxInfo, SandboxStatus,
+    StartCommand, Stdin, Tags, Variant, unix_now,
 };
 use serde_json::{Map, Value};
 
@@ -107,12 +107,32 @@ pub struct SandboxMetadata {
     pub tags: Tags,
     /// The time of creation, in Unix seconds.
     pub created_at: f64,
+    /// The limits that hold.
+    pub resources: Option<ResourceConfig>,
     /// The isolation of the code.
     pub isolation: IsolationInfo,
     /// What the sandbox is given of this host.
     pub mounts: Vec<Mount>,
     /// Facts of its backend.
     pub facts: Map<String, Value>,
+}
+
+/// Default disk of a sandbox whose files are private to it.
+const DEFAULT_DISK: ByteSize = ByteSize::gib(1);
+
+/// Returns the limits that hold: those that were asked for, because a limit that is not enforced is refused, and the disk of
+/// a private root. `None`: there is none.
+fn limits_in_force(create: &CreateSpec, isolation: &IsolationInfo) -> Option<ResourceConfig> {
+    let is_private = isolation.layers.iter().any(|layer| layer == "private-root");
+    let disk = create.disk.or_else(|| is_private.then_some(DEFAULT_DISK));
+    let limits = ResourceConfig {
+        cpu: create.cpu,
+        memory: create.memory.map(|memory| memory.as_u64().div_ceil(1 << 20)),
+        gpu: create.gpu.clone(),
+        gpu_count: u32::from(create.gpu.is_some()),
+        disk: disk.map(|disk| disk.as_u64() as f64 / f64::from(1 << 30)),
+    };
+    (limits != ResourceConfig::default()).then_some(limits)
 }
 
 impl fmt::Debug for SandboxBase {
@@ -190,6 +210,7 @@ impl SandboxBase {
             name: create.name.clone(),
             tags: create.tags.clone(),
             created_at: unix_now(),
+            resources: limits_in_force(create, &isolation),
             isolation,
             mounts: create.mounts.clone(),
             facts: Map::new(),
@@ -289,7 +310,7 @@ impl SandboxBase {
             end_at: Some(self.expiry.end_at()),
             name: metadata.name.clone(),
             tags: metadata.tags.clone(),
-            resources: None,
+            resources: metadata.resources.clone(),
             isolation: Some(metadata.isolation.clone()),
             mounts: metadata.mounts.clone(),
             metadata: metadata.facts.clone(),

@@ -1,4 +1,4 @@
-//! Behaviour around any backend: an audit, retries and a circuit breaker.
+//! Behaviour around any backend: an audit, retries, a circuit breaker, and spans of `tracing`.
 //!
 //! Each is a [`Layer`](sandbox_core::Layer) and a cargo feature. Layers stack; the first one is the innermost.
 
@@ -10,6 +10,8 @@ mod audit;
 mod breaker;
 #[cfg(feature = "retry")]
 mod retry;
+#[cfg(feature = "tracing")]
+mod trace;
 
 #[cfg(feature = "audit")]
 pub use audit::{AuditContent, AuditFailure, AuditLayer, AuditLog, AuditPolicy, AuditReport};
@@ -17,3 +19,5 @@ pub use audit::{AuditContent, AuditFailure, AuditLayer, AuditLog, AuditPolicy, A
 pub use breaker::{BreakerLayer, BreakerPolicy, BreakerState, CircuitBreaker};
 #[cfg(feature = "retry")]
 pub use retry::{RetryLayer, RetryNotice, RetryPolicy};
+#[cfg(feature = "tracing")]
+pub use trace::TracingLayer;

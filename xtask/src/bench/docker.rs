@@ -221,7 +221,7 @@ struct Container {
 
 impl Container {
     fn of_sandbox(sandbox: &Sandbox) -> Measured<Self> {
-        let info = sandbox.info().ok_or("the sandbox has ended")?;
+        let info = sandbox.info();
         let name = info.metadata["container"].as_str().ok_or("the container has no name")?;
         let container = Self { filter: format!("name=^/{name}$") };
         if container.is_there()? { Ok(container) } else { Err("it is not there".to_owned()) }

@@ -78,7 +78,7 @@ impl Setup {
         let asked = sandbox.run_code("import sys; print(sys.executable)").await.map_err(text)?;
         sandbox.terminate().await.map_err(text)?;
         Ok(Self {
-            python: asked.stdout().trim().into(),
+            python: asked.stdout_trimmed().trim().into(),
             packages_python: arguments.packages_python.clone(),
             image: arguments.image.clone(),
             jupyter_python: arguments.jupyter_python.clone(),

@@ -14,6 +14,7 @@ pub(super) fn write(
     let defaults = metadata.default_features("code-sandboxes");
     outputs.part("README.md", "variants", &variants(backends, &defaults))?;
     outputs.part("README.md", "documents", &pages(backends))?;
+    outputs.part("docs/README.md", "variants", &index(backends))?;
     outputs.part("ARCHITECTURE.md", "variants", &architecture(backends))?;
     outputs.part("docs/cli.md", "credentials", &credentials(backends))?;
     outputs.part("crates/code-sandboxes/README.md", "features", &features(backends, &defaults))
@@ -46,6 +47,16 @@ fn pages(backends: &Backends) -> String {
         Some(format!("- [{page}]({page}): `{}`: {}.\n", one.variant, one.description))
     };
     backends.built.iter().filter_map(page).collect()
+}
+
+fn index(backends: &Backends) -> String {
+    let mut table = "| Variant | Read |\n|---|---|\n".to_owned();
+    for backend in &backends.built {
+        let Some(page) = backend.page.as_deref() else { continue };
+        let page = page.trim_start_matches("docs/");
+        let _ = writeln!(table, "| `{}` | [{page}]({page}) |", backend.variant);
+    }
+    table
 }
 
 fn architecture(backends: &Backends) -> String {
@@ -101,6 +112,14 @@ fn features(backends: &Backends, defaults: &[String]) -> String {
             "| `{}` | {default} | `{}`: {} |",
             backend.feature, backend.variant, backend.description
         );
+        for (name, part) in &backend.parts {
+            let default = if defaults.contains(name) { "yes" } else { "no" };
+            let _ = writeln!(
+                table,
+                "| `{name}` | {default} | `{}`: {} |",
+                backend.variant, part.description
+            );
+        }
     }
     table
 }
@@ -133,6 +152,10 @@ mod tests {
         assert_eq!(
             features(&backends, &[]).lines().nth(2),
             Some("| `toy` | no | `local-toy`: Toys |")
+        );
+        assert_eq!(
+            features(&backends, &[]).lines().nth(3),
+            Some("| `toy-server` | no | `local-toy`: Servers of toys |")
         );
     }
 }

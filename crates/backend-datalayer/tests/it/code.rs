@@ -20,7 +20,10 @@ async fn code_has_results_errors_and_streams() {
     assert_eq!(sandbox.run_code("~5").await.unwrap().text(), Some("-6"));
     let result =
         sandbox.run_code("import sys; print('out'); print('err', file=sys.stderr)").await.unwrap();
-    assert_eq!((result.stdout().as_str(), result.stderr().as_str()), ("out", "err"));
+    assert_eq!(
+        (result.stdout_trimmed().as_str(), result.stderr_trimmed().as_str()),
+        ("out", "err")
+    );
     let result = sandbox.run_code("1/0").await.unwrap();
     assert_eq!(result.code_error.as_ref().unwrap().name, "ZeroDivisionError");
     assert!(result.execution_ok && !result.success());
@@ -34,8 +37,11 @@ async fn code_has_results_errors_and_streams() {
         .unwrap();
     assert_eq!(result.text(), Some("('green', 'hunter2', 'work')"));
     sandbox.set_variable("x", json!({"a": [1, 2]})).await.unwrap();
-    assert_eq!(sandbox.get_variable("x").await.unwrap(), json!({"a": [1, 2]}));
-    assert_eq!(sandbox.get_variable("nope").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(sandbox.get_variable::<serde_json::Value>("x").await.unwrap(), json!({"a": [1, 2]}));
+    assert_eq!(
+        sandbox.get_variable::<serde_json::Value>("nope").await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
     let tool = Tool::new("double", "", |value: serde_json::Value| async move {
         Ok(json!(value["n"].as_i64().unwrap_or_default() * 2))
     });
@@ -52,7 +58,7 @@ async fn a_timeout_interrupts_and_keeps_state() {
     let code = "import time\nprint('begun', flush=True)\ntime.sleep(60)";
     let result = sandbox.run_code(code).timeout(Duration::from_secs(2)).await.unwrap();
     assert_eq!(result.failure.as_ref().unwrap().kind, FailureKind::Timeout);
-    assert_eq!((result.state, result.stdout().as_str()), (InterpreterState::Kept, "begun"));
+    assert_eq!((result.state, result.stdout_trimmed().as_str()), (InterpreterState::Kept, "begun"));
     assert_eq!(sandbox.run_code("x").await.unwrap().text(), Some("1"));
 }
 
@@ -61,7 +67,7 @@ async fn a_timeout_interrupts_and_keeps_state() {
 async fn a_kernel_that_is_being_ended_is_not_taken_for_the_next_one() {
     let Some(bench) = Bench::start() else { return };
     let sandbox = bench.builder().detached(Duration::from_secs(600)).create().await.unwrap();
-    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
     let attach = async || {
         let instance = bench.backend.attach(&call(), &id).await.unwrap();
         Sandbox::from_instance(Arc::clone(&bench.backend), instance)
@@ -89,7 +95,7 @@ async fn a_sandbox_that_is_found_again_has_its_state() {
     let other = first.create_context(Some("other")).await;
     first.run_code("y = 7").context("other").await.unwrap();
     other.unwrap();
-    let id: SandboxId = first.id().unwrap().parse().unwrap();
+    let id: SandboxId = first.id().parse().unwrap();
     drop(first);
     let backend = bench.another();
     let instance = backend.attach(&call(), &id).await.unwrap();
@@ -118,13 +124,13 @@ async fn cut_after_14(bench: &Bench, code: &str) -> ExecutionResult {
     };
     let (result, ()) = tokio::join!(async { run.await.unwrap() }, cut);
     assert_eq!(result.text(), Some("42"), "{result:?}");
-    assert!(result.stderr().contains("output may be missing"), "{result:?}");
+    assert!(result.stderr_trimmed().contains("output may be missing"), "{result:?}");
     assert_eq!(sandbox.run_code("1 + 1").await.unwrap().text(), Some("2"));
     result
 }
 
 fn numbers(result: &ExecutionResult) -> Vec<u32> {
-    result.stdout().lines().map(|line| line.parse().unwrap()).collect()
+    result.stdout_trimmed().lines().map(|line| line.parse().unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,7 +183,7 @@ async fn a_sandbox_that_is_resumed_has_its_state() {
     let sandbox = bench.builder().create().await.unwrap();
     sandbox.run_code("x = 5").await.unwrap();
     sandbox.pause().await.unwrap();
-    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
     let instance = bench.backend.attach(&call(), &id).await.unwrap();
     let other = Sandbox::from_instance(Arc::clone(&bench.backend), instance);
     let held = other.run_code("x").await.unwrap_err();

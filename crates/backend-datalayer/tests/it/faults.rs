@@ -199,7 +199,7 @@ async fn a_slow_start_is_waited_for() {
 async fn an_end_that_fails_is_told_and_can_be_repeated() {
     let Some(bench) = Bench::start() else { return };
     let sandbox = bench.builder().create().await.unwrap();
-    let name = sandbox.info().unwrap().metadata["runtime_name"].as_str().unwrap().to_owned();
+    let name = sandbox.info().metadata["runtime_name"].as_str().unwrap().to_owned();
     bench.plane.fail("DELETE", &name, 403, 1);
     sandbox.terminate().await.unwrap_err();
     assert_eq!(bench.plane.runtimes().len(), 1);
@@ -262,7 +262,7 @@ async fn a_record_with_nothing_in_it_hides_no_other() {
 async fn a_sandbox_whose_time_is_over_is_deleted_again_when_that_fails() {
     let Some(bench) = Bench::start() else { return };
     let sandbox = bench.builder().create().await.unwrap();
-    let name = sandbox.info().unwrap().metadata["runtime_name"].as_str().unwrap().to_owned();
+    let name = sandbox.info().metadata["runtime_name"].as_str().unwrap().to_owned();
     bench.plane.fail("DELETE", &name, 403, 2);
     sandbox.set_lifetime(Duration::from_millis(100)).await.unwrap();
     bench.assert_nothing_left();

@@ -20,10 +20,10 @@ async fn creating_a_sandbox() {
     assert_eq!(sandbox.run_code("1 + 1").await.unwrap().text(), Some("2"));
     let builder = bench.builder().timeout(Duration::from_secs(300)).environment("python-cpu-env");
     let sandbox = builder.create().await.unwrap();
-    assert_eq!(sandbox.info().unwrap().metadata["environment"], "python-cpu-env");
+    assert_eq!(sandbox.info().metadata["environment"], "python-cpu-env");
     let builder = bench.builder().gpu("T4").cpu(4.0).memory(ByteSize::mib(8192));
     let sandbox = builder.create().await.unwrap();
-    let resources = sandbox.info().unwrap().resources.unwrap();
+    let resources = sandbox.info().resources.unwrap();
     assert_eq!((resources.cpu, resources.memory), (Some(4.0), Some(8192)));
     assert_eq!(resources.gpu_count, 1);
 }
@@ -35,7 +35,7 @@ async fn gpu_workloads() {
     let sandbox = builder.create().await.unwrap();
     with_torch(&sandbox).await;
     let result = sandbox.run_code("import torch; print(torch.cuda.is_available())").await.unwrap();
-    assert_eq!(result.stdout(), "True");
+    assert_eq!(result.stdout_trimmed(), "True");
 
     let builder = bench.builder().gpu("T4").environment("python-gpu-env");
     let sandbox = builder.timeout(Duration::from_secs(300)).create().await.unwrap();
@@ -61,11 +61,11 @@ async fn environments() {
 async fn reconnecting_and_listing() {
     let Some(bench) = Bench::start() else { return };
     let sandbox = bench.builder().create().await.unwrap();
-    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
     let instance = bench.backend.attach(&call(), &id).await.unwrap();
     let again = Sandbox::from_instance(Arc::clone(&bench.backend), instance);
     let result = again.run_code("print('Still running!')").await.unwrap();
-    assert_eq!(result.stdout(), "Still running!");
+    assert_eq!(result.stdout_trimmed(), "Still running!");
     let listed = bench.backend.list(&call(), ListQuery::default()).await.unwrap().items;
     assert_eq!(listed.len(), 1);
     assert_eq!((&*listed[0].id, listed[0].status), (&*id.to_string(), SandboxStatus::Running));
@@ -82,7 +82,7 @@ async fn snapshots() {
     sandbox.terminate().await.unwrap();
     let sandbox = bench.builder().snapshot_name("my-setup").create().await.unwrap();
     let result = sandbox.run_code("print(df)").await.unwrap();
-    assert_eq!(result.stdout(), "Counter({'a': 3})");
+    assert_eq!(result.stdout_trimmed(), "Counter({'a': 3})");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,7 +103,10 @@ async fn everything_of_the_api_reference() {
         .unwrap();
     let result = sandbox.run_code("import os; print(os.environ['MY_VAR'])").await.unwrap();
     assert!(result.success());
-    assert_eq!((&*result.stdout(), &*result.stderr(), result.text()), ("value", "", None));
+    assert_eq!(
+        (&*result.stdout_trimmed(), &*result.stderr_trimmed(), result.text()),
+        ("value", "", None)
+    );
     assert!(result.results.is_empty() && result.code_error.is_none());
     sandbox.files().write("a/test.txt", "Hello World").await.unwrap();
     assert_eq!(sandbox.files().read("a/test.txt").await.unwrap(), "Hello World");

@@ -34,7 +34,7 @@ async fn who_attaches_has_files_and_keeps_the_state_of_code() {
     let first = bench.builder().detached(Duration::from_secs(600)).create().await.unwrap();
     first.run_code("x = 41").await.unwrap();
     first.files().write("a.txt", "hello").await.unwrap();
-    let id: SandboxId = first.id().unwrap().parse().unwrap();
+    let id: SandboxId = first.id().parse().unwrap();
     drop(first);
     let backend = bench.another();
     let instance = backend.attach(&call(), &id).await.unwrap();
@@ -75,7 +75,7 @@ async fn packages_are_there_for_code_commands_and_later_handles() {
     let line = "python3 -c 'import tinya; print(tinya.VERSION)'";
     let printed = sandbox.commands().run(line).await.unwrap();
     assert_eq!((&*printed.stdout, &*printed.stderr), ("1\n", ""));
-    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
     drop(sandbox);
     let backend = bench.another();
     let instance = backend.attach(&call(), &id).await.unwrap();

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::host::AgentlessHost;
 use crate::capabilities::agentless_capabilities;
-use crate::container::{WORKSPACE, layers};
+use crate::container::{Limits, WORKSPACE, layers};
 use crate::error::NEEDS_PYTHON_FOR_MORE;
 use crate::plan::Plan;
 
@@ -48,6 +48,14 @@ pub(crate) async fn assemble(
     // The lifetime starts when the sandbox can be used.
     let mut unlimited = spec.clone();
     unlimited.lifetime = None;
+    // The limits that it has without being asked.
+    let limits = Limits::from_spec(spec);
+    if has_limits {
+        unlimited.memory = Some(limits.memory);
+    }
+    if !options.writable_root {
+        unlimited.disk = Some(limits.disk);
+    }
     let base = SandboxBaseSpec {
         variant: Variant::LOCAL_DOCKER,
         capabilities: agentless_capabilities(host.has_terminals()),

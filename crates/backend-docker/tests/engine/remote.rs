@@ -38,7 +38,7 @@ async fn allowlists_are_enforced_with_a_remote_engine() {
         .create()
         .await
         .unwrap();
-    let layers = sandbox.info().unwrap().isolation.unwrap().layers;
+    let layers = sandbox.info().isolation.unwrap().layers;
     assert!(layers.iter().any(|layer| layer == "network-proxy"), "{layers:?}");
 
     // Requests, tunnels, and many connections at a time, through the proxy in the environment.
@@ -91,7 +91,7 @@ async fn all_is_no_more_than_the_public_internet_with_a_remote_engine() {
     config.host = Some(engine_over_tcp().await);
     let builder = Sandbox::builder(Arc::new(DockerBackend::new(config)));
     let sandbox = builder.network(NetworkPolicy::all()).create().await.unwrap();
-    let isolation = sandbox.info().unwrap().isolation.unwrap();
+    let isolation = sandbox.info().isolation.unwrap();
     assert!(isolation.layers.iter().any(|layer| layer == "network-proxy"), "{isolation:?}");
     assert_eq!(isolation.network, "all public addresses (through a proxy)");
     let format = "{{.HostConfig.NetworkMode}}";

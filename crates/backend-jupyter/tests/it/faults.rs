@@ -59,7 +59,7 @@ async fn the_address_that_a_server_prints_is_one() {
         let url = format!("{}{page}?token={TOKEN}", server.url);
         let sandbox = builder().provider_option("server_url", url).create().await.unwrap();
         assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
-        let info = sandbox.info().unwrap();
+        let info = sandbox.info();
         assert!(!format!("{info:?}").contains(TOKEN), "{info:?}");
         sandbox.terminate().await.unwrap();
     }

@@ -23,12 +23,12 @@ async fn flooded(sandbox: &Sandbox) -> ExecutionResult {
 }
 
 fn lines(result: &ExecutionResult) -> u64 {
-    result.stdout().lines().count() as u64
+    result.stdout_trimmed().lines().count() as u64
 }
 
 /// How many messages did not arrive, and of how many: where the kernel counts what it publishes.
 fn counted(result: &ExecutionResult) -> Option<[u64; 2]> {
-    let told = result.stderr();
+    let told = result.stderr_trimmed();
     let told = told.lines().find(|line| line.contains("messages did not arrive"))?;
     let mut numbers = told.split(|c: char| !c.is_ascii_digit()).filter(|text| !text.is_empty());
     let mut number = || numbers.next().unwrap().parse().unwrap();
@@ -44,7 +44,11 @@ async fn none_is_lost_in_a_cell() {
         let backend = Arc::new(JupyterBackend::new(config()));
         let sandbox = Sandbox::builder(backend).provider_option("transport", transport).create();
         let result = flooded(&sandbox.await.unwrap()).await;
-        assert_eq!((lines(&result), result.stderr()), (LINES, String::new()), "{transport}");
+        assert_eq!(
+            (lines(&result), result.stderr_trimmed()),
+            (LINES, String::new()),
+            "{transport}"
+        );
     }
 }
 
@@ -56,10 +60,10 @@ async fn none_is_lost_without_a_word_by_connection_file() {
     let result = flooded(&at(&kernel.file).create().await.unwrap()).await;
     let whole = lines(&result) == LINES;
     assert!(
-        whole || result.stderr().contains("missing here"),
+        whole || result.stderr_trimmed().contains("missing here"),
         "{} {}",
         lines(&result),
-        result.stderr()
+        result.stderr_trimmed()
     );
 }
 
@@ -68,17 +72,27 @@ async fn the_sum_is_right(server: &JupyterServer) -> ExecutionResult {
     let result = flooded(&on(server).create().await.unwrap()).await;
     let arrived = lines(&result);
     match counted(&result) {
-        None => assert_eq!(arrived, LINES, "{}", result.stderr()),
+        None => assert_eq!(arrived, LINES, "{}", result.stderr_trimmed()),
         // A line whose end was published later is two messages: what is missing of it costs one line at the most.
         Some([missing, published]) if published > LINES => {
-            assert!(missing > 0 && arrived + missing >= LINES, "{arrived} {}", result.stderr());
-            assert!(arrived <= LINES, "{arrived} {}", result.stderr());
+            assert!(
+                missing > 0 && arrived + missing >= LINES,
+                "{arrived} {}",
+                result.stderr_trimmed()
+            );
+            assert!(arrived <= LINES, "{arrived} {}", result.stderr_trimmed());
         }
         // Lines that were published together are one message.
-        Some([missing, LINES]) => assert_eq!(arrived + missing, LINES, "{}", result.stderr()),
+        Some([missing, LINES]) => {
+            assert_eq!(arrived + missing, LINES, "{}", result.stderr_trimmed())
+        }
         Some([missing, published]) => {
-            assert!(missing > 0 && published < LINES && arrived < LINES, "{}", result.stderr());
-            assert!(arrived + missing <= LINES, "{arrived} {}", result.stderr());
+            assert!(
+                missing > 0 && published < LINES && arrived < LINES,
+                "{}",
+                result.stderr_trimmed()
+            );
+            assert!(arrived + missing <= LINES, "{arrived} {}", result.stderr_trimmed());
         }
     }
     result
@@ -97,7 +111,7 @@ async fn the_sum_is_right_on_a_server_as_it_is() {
     // drops them already, because the server takes nothing for a while, there is no more to say than how many.
     for _ in 0..3 {
         let result = the_sum_is_right(&server).await;
-        let dropped = result.stderr().contains("the server dropped what came too fast");
+        let dropped = result.stderr_trimmed().contains("the server dropped what came too fast");
         if lines(&result) == LINES || dropped {
             return;
         }

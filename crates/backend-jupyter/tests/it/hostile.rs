@@ -54,13 +54,17 @@ const CODE: &str = "print one\nprint two\nresult 5";
 #[track_caller]
 fn assert_whole(result: &ExecutionResult) {
     assert!(result.success(), "{result:?}");
-    assert_eq!((result.stdout().as_str(), result.text()), ("one\ntwo", Some("5")), "{result:?}");
+    assert_eq!(
+        (result.stdout_trimmed().as_str(), result.text()),
+        ("one\ntwo", Some("5")),
+        "{result:?}"
+    );
 }
 
 #[track_caller]
 fn assert_told(result: &ExecutionResult, what: &str) {
     assert!(result.success(), "{result:?}");
-    assert!(result.stderr().contains(what), "{result:?}");
+    assert!(result.stderr_trimmed().contains(what), "{result:?}");
 }
 
 /// Nobody knows how it ended, and nobody says that it went well.
@@ -132,7 +136,7 @@ async fn a_kernel_that_does_not_say_how_code_has_ended_has_not_succeeded() {
     for behaviour in [mute, nonsense] {
         let (result, sandbox, _bench) = ran(behaviour, Wire::default(), CODE).await;
         assert_lost(&result);
-        assert_eq!((result.stdout().as_str(), result.text()), ("one\ntwo", Some("5")));
+        assert_eq!((result.stdout_trimmed().as_str(), result.text()), ("one\ntwo", Some("5")));
         let next = sandbox.run_code(CODE).timeout(SOON).await.unwrap();
         assert_lost(&next);
         assert!(next.restarted, "{next:?}");
@@ -190,7 +194,7 @@ async fn connections_that_end_are_made_again_or_told() {
     let run = async |code: &str| ran(Behaviour::default(), Wire::default(), code).await;
     let (result, sandbox, _bench) = run("print one\ndie").await;
     assert_lost(&result);
-    assert_eq!(result.stdout(), "one");
+    assert_eq!(result.stdout_trimmed(), "one");
     let error = sandbox.run_code(CODE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.hint().unwrap().contains("still run"), "{error:?}");

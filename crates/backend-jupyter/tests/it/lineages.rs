@@ -57,7 +57,11 @@ async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
 async fn prints(sandbox: &Sandbox, words: &Words) {
     for _ in 0..10 {
         let result = run(sandbox, words.streams).await;
-        assert_eq!((&*result.stdout(), &*result.stderr()), ("out", "err"), "{result:?}");
+        assert_eq!(
+            (&*result.stdout_trimmed(), &*result.stderr_trimmed()),
+            ("out", "err"),
+            "{result:?}"
+        );
     }
 }
 
@@ -85,7 +89,7 @@ async fn does_what_kernels_do(sandbox: &Sandbox, words: &Words) {
 
     let result = run(sandbox, words.state[1]).await;
     assert!(result.text().is_some_and(|text| text.contains("42")), "{result:?}");
-    let error = sandbox.get_variable("x").await.unwrap_err();
+    let error = sandbox.get_variable::<serde_json::Value>("x").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 

@@ -32,12 +32,12 @@ async fn a_kernel_of_another_language_runs_in_a_cell() {
     let Some(builder) = builder() else { return };
     let sandbox = builder.provider_option("kernel", "bash").create().await.unwrap();
     let result = sandbox.run_code("y=5; echo $((y * 2)); pwd").await.unwrap();
-    assert_eq!(result.stdout(), "10\n/workspace");
+    assert_eq!(result.stdout_trimmed(), "10\n/workspace");
     sandbox.run_code("echo kept > file").await.unwrap();
     assert_eq!(sandbox.files().read_text("file").await.unwrap(), "kept\n");
     let result = sandbox.run_code("sleep 60").timeout(Duration::from_millis(500)).await.unwrap();
     assert!(result.failure.is_some(), "{result:?}");
-    let error = sandbox.get_variable("y").await.unwrap_err();
+    let error = sandbox.get_variable::<serde_json::Value>("y").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     // It does not answer half of a statement, and nothing broke.
     let half = sandbox.run_code("for i in 1 2").await.unwrap();
@@ -111,7 +111,7 @@ async fn code_that_closes_its_streams_ends_as_any_other() {
         let result = sandbox.run_code(code).await.unwrap();
         assert!(result.success() && result.state == InterpreterState::Kept, "{result:?}");
         let next = sandbox.run_code("print(x); x + 1").await.unwrap();
-        assert_eq!((next.stdout().as_str(), next.text()), ("1", Some("2")), "{next:?}");
+        assert_eq!((next.stdout_trimmed().as_str(), next.text()), ("1", Some("2")), "{next:?}");
     }
 }
 
@@ -130,12 +130,12 @@ async fn an_exception_that_ipython_shows_by_itself_is_one() {
         let error = result.code_error.as_ref().expect(code);
         assert_eq!(error.name, "ZeroDivisionError", "{code}: {result:?}");
         assert!(error.traceback.contains("1/0"), "{code}: {result:?}");
-        assert_eq!(result.stdout(), "went on");
+        assert_eq!(result.stdout_trimmed(), "went on");
         assert!(sandbox.run_code("1").await.unwrap().success());
     }
     let result = sandbox.run_code("%run bad.py\n%run worse.py").await.unwrap();
     assert_eq!(result.code_error.as_ref().expect("an exception").name, "KeyError", "{result:?}");
-    assert!(result.stderr().contains("ZeroDivisionError"), "{result:?}");
+    assert!(result.stderr_trimmed().contains("ZeroDivisionError"), "{result:?}");
 }
 
 /// Looks like an environment of its own, with nothing in it, and its interpreter.
@@ -291,7 +291,7 @@ get_ipython().events.register('pre_run_cell', slow)";
         let result = result.unwrap();
         assert_eq!(result.failure, None, "{code}: {result:?}");
         assert!(result.interrupted, "{code}: {result:?}");
-        assert_eq!(result.stderr(), "", "{code}");
+        assert_eq!(result.stderr_trimmed(), "", "{code}");
     }
     sandbox.run_code("get_ipython().events.callbacks['pre_execute'].clear()").await.unwrap();
     assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));

@@ -12,9 +12,9 @@ async fn code_has_state_streams_displays_contexts_variables_and_tools() {
     let Some(server) = jupyter() else { return };
     let sandbox = on(server).env("GIVEN", "here").create().await.unwrap();
     let result = sandbox.run_code("x = 6\nprint('out')\nx * 7").await.unwrap();
-    assert_eq!((result.text(), result.stdout()), (Some("42"), "out".into()));
+    assert_eq!((result.text(), result.stdout_trimmed()), (Some("42"), "out".into()));
     sandbox.set_variable("y", json!([1, 2])).await.unwrap();
-    assert_eq!(sandbox.get_variable("y").await.unwrap(), json!([1, 2]));
+    assert_eq!(sandbox.get_variable::<serde_json::Value>("y").await.unwrap(), json!([1, 2]));
     assert_eq!(
         sandbox.run_code("import os; os.environ['GIVEN']").await.unwrap().text(),
         Some("'here'")
@@ -26,7 +26,7 @@ async fn code_has_state_streams_displays_contexts_variables_and_tools() {
     sandbox.register_tool(echo).await.unwrap();
     let result = sandbox.run_code("await call_tool('echo', n=42)").await.unwrap();
     assert_eq!(result.text(), Some("{'n': 42}"));
-    let info = sandbox.info().unwrap();
+    let info = sandbox.info();
     assert_eq!(info.isolation.unwrap().boundary, "jupyter-server");
     assert_eq!(info.metadata["server_url"], json!(format!("{}/", server.url)));
     sandbox.terminate().await.unwrap();
@@ -142,8 +142,8 @@ async fn a_kernel_of_another_language_is_used_as_it_is() {
     let Some(server) = jupyter() else { return };
     let sandbox = on(server).environment("bash").create().await.unwrap();
     let result = sandbox.run_code("y=5; echo $((y * 2))").await.unwrap();
-    assert_eq!(result.stdout(), "10");
-    let error = sandbox.get_variable("y").await.unwrap_err();
+    assert_eq!(result.stdout_trimmed(), "10");
+    let error = sandbox.get_variable::<serde_json::Value>("y").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     let error = sandbox.run_code("echo").env("A", "1").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -177,11 +177,11 @@ async fn output_is_whole_or_its_loss_is_told() {
     let patience = Duration::from_secs(120);
     let code = "for n in range(5_000): print(n, flush=True)";
     let result = sandbox.run_code(code).timeout(patience).await.unwrap();
-    let (lines, told) = (result.stdout().lines().count(), result.stderr());
+    let (lines, told) = (result.stdout_trimmed().lines().count(), result.stderr_trimmed());
     let whole = lines == 5_000 || told.contains("output is missing here");
     assert!(whole, "{lines} {told} {:?} {:?}", result.failure, result.stdout_totals);
     let code = "import sys\nfor _ in range(40): n = sys.stdout.write('x' * (1 << 20))";
     let result = sandbox.run_code(code).timeout(patience).await.unwrap();
-    let (bytes, told) = (result.stdout_totals.bytes_total, result.stderr());
+    let (bytes, told) = (result.stdout_totals.bytes_total, result.stderr_trimmed());
     assert!(bytes == 40 << 20 || told.contains("output is missing here"), "{bytes} {told}");
 }

@@ -37,7 +37,7 @@ async fn surroundings(sandbox: &Sandbox) -> BTreeMap<String, Value> {
     let found = sandbox.run_code(SURROUNDINGS).await.unwrap();
     // It interrupts itself.
     assert!(found.code_error.is_none(), "{:?}", found.code_error);
-    serde_json::from_str(&found.stdout()).unwrap()
+    serde_json::from_str(&found.stdout_trimmed()).unwrap()
 }
 
 #[tokio::test]

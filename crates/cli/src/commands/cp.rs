@@ -13,6 +13,7 @@ use crate::args::CopyArgs;
 use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
+use crate::progress;
 
 /// Maximum size of the headers of an archive, beside the content of its files.
 const MAX_HEADERS: u64 = 256 << 20;
@@ -34,7 +35,7 @@ pub(crate) async fn cp(args: &CopyArgs, printer: &Printer) -> Result<u8, CliErro
     };
     let mut interrupts = Interrupts::listen()?;
     let done = tokio::select! {
-        done = copy(args, to, sources) => done?,
+        done = copy(args, to, sources, printer) => done?,
         () = interrupts.next() => {
             return Err(Error::new(ErrorKind::Cancelled, "cp", "interrupted").into());
         }
@@ -54,6 +55,7 @@ async fn copy(
     args: &CopyArgs,
     to: &CopyEndpoint<'_>,
     sources: &[CopyEndpoint<'_>],
+    printer: &Printer,
 ) -> Result<Transferred, CliError> {
     let mut done = Transferred::default();
     // Several sources go into a directory; a single source may get a new name.
@@ -70,7 +72,7 @@ async fn copy(
                 return Err(not_for_many(&path));
             }
             for source in sources {
-                add(&mut done, upload(&sandbox, source, &path, one).await?);
+                add(&mut done, upload(&sandbox, source, &path, one, printer).await?);
             }
         }
         CopyEndpoint::Here(to) => {
@@ -84,7 +86,7 @@ async fn copy(
             for (name, path) in sources {
                 let sandbox = attach_running(name, &args.provider).await?;
                 let path = from_home(&sandbox, path).await?;
-                add(&mut done, download(&sandbox, &path, to).await?);
+                add(&mut done, download(&sandbox, &path, to, printer).await?);
             }
         }
     }
@@ -169,6 +171,7 @@ async fn upload(
     from: &Path,
     to: &str,
     one: bool,
+    printer: &Printer,
 ) -> Result<Transferred, CliError> {
     // `DIR/.` copies the content of the directory, not the directory itself.
     let content_only = from.as_os_str().as_bytes().ends_with(b"/.") && one;
@@ -186,10 +189,16 @@ async fn upload(
         }
         None => to.to_owned(),
     };
-    Ok(sandbox.files().upload(from, &target).await?)
+    let bar = progress::transfer(printer, format!("uploading {}", from.display()));
+    Ok(sandbox.files().upload(from, &target).progress(bar).await?)
 }
 
-async fn download(sandbox: &Sandbox, from: &str, to: &Path) -> Result<Transferred, CliError> {
+async fn download(
+    sandbox: &Sandbox,
+    from: &str,
+    to: &Path,
+    printer: &Printer,
+) -> Result<Transferred, CliError> {
     let into = to.is_dir() || to.as_os_str().as_encoded_bytes().ends_with(b"/");
     let name = from.trim_end_matches('/').rsplit('/').next();
     let name = name.filter(|name| !matches!(*name, "" | "."));
@@ -197,8 +206,10 @@ async fn download(sandbox: &Sandbox, from: &str, to: &Path) -> Result<Transferre
         Some(name) => to.join(name),
         None => to.to_owned(),
     };
+    let bar = progress::transfer(printer, format!("downloading {from}"));
     let transfer = sandbox.files().download(from, target).merge().keep_permissions();
-    let Some(disk) = sandbox.info().as_ref().and_then(disk_limit) else {
+    let transfer = transfer.progress(bar);
+    let Some(disk) = disk_limit(&sandbox.info()) else {
         return Ok(transfer.await?);
     };
     let max = ByteSize::bytes(disk.saturating_add(MAX_HEADERS));

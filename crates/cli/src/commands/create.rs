@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use code_sandboxes::{DEFAULT_TIMEOUT, Result as SandboxResult, Sandbox};
-use serde_json::json;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
@@ -14,6 +13,7 @@ use crate::args::CreateArgs;
 use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
+use crate::progress;
 use crate::settings;
 use crate::terminal::TerminationSignals;
 
@@ -46,7 +46,8 @@ pub(crate) async fn create(args: &CreateArgs, printer: &Printer) -> Result<u8, C
     }
     let make =
         async { if args.reuse { builder.get_or_create().await } else { builder.create().await } };
-    let mut make = pin!(make);
+    let what = format!("creating a {} sandbox", settings::variant_of(&args.sandbox)?);
+    let mut make = pin!(progress::creating(printer, &what, make));
     let sandbox = tokio::select! {
         created = &mut make => created?,
         problem = stopped(&mut interrupts, &mut termination) => {
@@ -98,12 +99,7 @@ async fn kill(sandbox: &Sandbox, printer: &Printer) {
 async fn print_id(sandbox: &Sandbox, printer: &Printer) -> Result<(), CliError> {
     let info = sandbox.info();
     match printer.format() {
-        Format::Text => {
-            let id = info.map(|info| info.id).unwrap_or_default();
-            printer.stdout(format!("{id}\n").as_bytes()).await
-        }
-        Format::Json | Format::JsonLines => {
-            printer.json(&info.as_ref().map_or(json!(null), object)).await
-        }
+        Format::Text => printer.stdout(format!("{}\n", info.id).as_bytes()).await,
+        Format::Json | Format::JsonLines => printer.json(&object(&info)).await,
     }
 }

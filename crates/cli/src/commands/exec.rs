@@ -59,7 +59,7 @@ async fn print_started(
         ));
     } else {
         let mut object = json!({"command_id": started.id, "pid": started.pid});
-        name_sandbox(&mut object, sandbox.id().as_deref());
+        name_sandbox(&mut object, Some(&sandbox.id()));
         printer.json(&object).await?;
     }
     Ok(exit::SUCCESS)

@@ -38,7 +38,7 @@ pub(crate) async fn install(args: &InstallArgs, printer: &Printer) -> Result<u8,
     });
     done?;
     if printer.format() != Format::Text {
-        let id = sandbox.id().unwrap_or_default();
+        let id = sandbox.id();
         printer.json(&json!({ "id": id, "sandbox_id": id, "installed": packages })).await?;
     }
     Ok(exit::SUCCESS)

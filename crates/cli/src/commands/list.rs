@@ -63,10 +63,10 @@ pub(crate) async fn find(
 ) -> Result<Found, CliError> {
     let Found { infos: mut found, mut failed } = Found::default();
     if provider.provider.is_some() {
-        found = Sandbox::list(settings::variant(provider)?).await?;
+        found = Sandbox::list_variant(settings::variant(provider)?).await?;
     } else {
         for status in Registry::new().variants().into_iter().filter(|status| status.available) {
-            match Sandbox::list(status.variant).await {
+            match Sandbox::list_variant(status.variant).await {
                 Ok(infos) => found.extend(infos),
                 Err(error) if lacks_credentials(&error) => {}
                 Err(error) if failed.is_none() => failed = Some(CliError::from(error)),
@@ -130,7 +130,9 @@ fn row(info: &SandboxInfo) -> Vec<String> {
         info.status.as_str().into(),
         info.isolation.as_ref().map_or("-", |isolation| isolation.mode.as_str()).into(),
         span(unix_now() - info.created_at),
-        info.remaining_time().filter(|_| !info.status.is_over()).map_or_else(|| "-".into(), span),
+        info.remaining_time()
+            .filter(|_| !info.status.is_over())
+            .map_or_else(|| "-".into(), |left| span(left.as_secs_f64())),
         if labels.is_empty() { "-".into() } else { labels.join(",") },
     ]
 }

@@ -17,7 +17,7 @@ pub(crate) async fn metrics(args: &SandboxesArgs, printer: &Printer) -> Result<u
         let sandbox = attach_running(id, &args.provider).await?;
         check_capability(&sandbox, "metrics", |can| can.metrics)?;
         let metrics = sandbox.metrics().await?;
-        all.push((sandbox.id().unwrap_or_default(), metrics));
+        all.push((sandbox.id(), metrics));
     }
     if printer.format() == Format::Text {
         let headers = ["Sandbox", "CPU", "Memory", "Disk", "Processes"];

@@ -126,7 +126,7 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, CliError> {
         Command::Image(args) => image::image(&args, printer).await,
         Command::Test(args) => test::test(&args, printer).await,
         Command::Environments(args) => environments::environments(&args, printer).await,
-        Command::Providers => providers::providers(printer).await,
+        Command::Providers(args) => providers::providers(&args, printer).await,
         Command::Doctor(args) => doctor::doctor(&args, printer).await,
         Command::Completion { shell } => completion::completion(shell, printer).await,
         Command::Man { directory } => man::man(&directory),

@@ -30,7 +30,7 @@ pub(crate) async fn pause(
             PauseAction::Pause => sandbox.pause().await?,
             PauseAction::Resume => sandbox.resume().await?,
         }
-        done.extend(sandbox.id());
+        done.push(sandbox.id());
     }
     if printer.format() != Format::Text {
         let name = match how {

@@ -4,59 +4,108 @@ use code_sandboxes::{Registry, Variant, VariantStatus};
 use serde_json::{Map, Value, json};
 
 use super::doctor::{Checkup, check, yes};
+use crate::args::ProviderArgs;
 use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
+use crate::settings;
 
-/// Maximum width of a line of capabilities.
-const WIDTH: usize = 100;
+/// Maximum width of a line of capabilities: every terminal has that.
+const WIDTH: usize = 80;
 
-/// Lists every variant: whether it is in this build, whether it is usable on this host, and its capabilities.
-pub(crate) async fn providers(printer: &Printer) -> Result<u8, CliError> {
-    let known = Registry::new().variants();
+/// Columns of the table: what users look for first, and the capability that tells it.
+const COLUMNS: [(&str, &str); 7] = [
+    ("Code", "run_code"),
+    ("Commands", "commands"),
+    ("Files", "files"),
+    ("Packages", "install_python"),
+    ("Ports", "expose_port"),
+    ("Snapshots", "snapshot"),
+    ("Stays", "detached"),
+];
+
+/// Lists every variant by what it can do, or one in detail: whether it is in this build and usable on this host, and all of
+/// its capabilities.
+pub(crate) async fn providers(args: &ProviderArgs, printer: &Printer) -> Result<u8, CliError> {
+    let mut known = Registry::new().variants();
+    if args.provider.is_some() {
+        let chosen = settings::variant(args)?;
+        known.retain(|status| status.variant == chosen);
+    }
     let mut checkups = Vec::with_capacity(known.len());
     for status in &known {
         checkups.push(check(status.variant).await);
     }
-    match printer.format() {
-        Format::Text => {
-            let headers = ["Variant", "Aliases", "In this build", "Usable", "Default", "Fix"];
-            printer.table(&headers, checkups.iter().map(row).collect()).await?;
-            for checkup in &checkups {
-                printer.stdout(abilities(checkup).as_bytes()).await?;
+    let rows = checkups.iter().zip(&known);
+    match (printer.format(), args.provider.is_some()) {
+        (Format::Text, true) => {
+            for (checkup, status) in rows {
+                printer.stdout(details(checkup, status).as_bytes()).await?;
             }
         }
-        Format::Json | Format::JsonLines => {
-            let rows = checkups.iter().zip(&known);
+        (Format::Text, false) => {
+            let headers: Vec<_> =
+                ["Variant", "Usable"].into_iter().chain(COLUMNS.map(|column| column.0)).collect();
+            printer.table(&headers, checkups.iter().map(row).collect()).await?;
+            printer.stdout(LEGEND.as_bytes()).await?;
+        }
+        (Format::Json | Format::JsonLines, _) => {
             printer.json(&rows.map(|(checkup, status)| object(checkup, status)).collect()).await?;
         }
     }
     Ok(exit::SUCCESS)
 }
 
+const LEGEND: &str = "\n`sandboxes providers -p NAME` shows all of one, and `sandboxes doctor` what keeps it from\n\
+    being usable. Stays: its sandboxes outlive the command that made them.\n";
+
 fn is_default(variant: Variant) -> bool {
     variant == Registry::new().default_variant()
 }
 
 fn row(checkup: &Checkup) -> Vec<String> {
-    let variant = checkup.variant;
-    vec![
-        variant.to_string(),
-        variant.names()[1..].join(", "),
-        yes(checkup.in_build),
-        yes(checkup.health.usable),
-        if is_default(variant) { "yes".into() } else { String::new() },
-        checkup.health.fix.clone().unwrap_or_default(),
-    ]
+    let capabilities = capabilities(checkup.variant);
+    let has = |name: &str| match &capabilities {
+        None => String::new(),
+        Some(entries) if entries.iter().any(|entry| *entry == (name, true)) => "yes".to_owned(),
+        Some(_) => "-".to_owned(),
+    };
+    let usable = match (checkup.in_build, checkup.health.usable) {
+        (false, _) => "not built".to_owned(),
+        (true, usable) => yes(usable),
+    };
+    let first = [checkup.variant.to_string(), usable];
+    first.into_iter().chain(COLUMNS.map(|(_, name)| has(name))).collect()
 }
 
 fn capabilities(variant: Variant) -> Option<Vec<(&'static str, bool)>> {
     Some(Registry::new().backend(variant).ok()?.capabilities().entries())
 }
 
-/// Lists the capabilities that a variant has and lacks. Some isolation modes have fewer.
-fn abilities(checkup: &Checkup) -> String {
+/// Describes one variant: what it is, whether it is usable, and the capabilities that it has and lacks. Some isolation modes
+/// have fewer.
+fn details(checkup: &Checkup, status: &VariantStatus) -> String {
     let variant = checkup.variant;
+    let mut text = format!("{variant}: {}\n", status.description);
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            text.push_str(&format!("{name:<11}{value}\n"));
+        }
+    };
+    line("aliases", &variant.names()[1..].join(", "));
+    line("default", if is_default(variant) { "yes" } else { "" });
+    line("in build", &yes(checkup.in_build));
+    line("usable", &yes(checkup.health.usable));
+    line("because", &checkup.health.detail);
+    line("fix", checkup.health.fix.as_deref().unwrap_or_default());
+    let keys: Vec<_> = status.credentials.iter().map(|all| all.join(" and ")).collect();
+    line("key", &keys.join(", or "));
+    line("key page", status.key_page.unwrap_or_default());
+    text + &abilities(variant)
+}
+
+/// Lists the capabilities that a variant has and lacks.
+fn abilities(variant: Variant) -> String {
     let Some(entries) = capabilities(variant) else { return String::new() };
     let names =
         |declared| entries.iter().filter(move |entry| entry.1 == declared).map(|entry| entry.0);

@@ -70,7 +70,7 @@ async fn end_each(
 
 async fn end_one(id: &str, how: StopMode, args: &EndArgs) -> Result<String, CliError> {
     let sandbox = attach(id, &args.provider).await?;
-    let id = sandbox.id().unwrap_or_default();
+    let id = sandbox.id();
     match how {
         StopMode::Stop => sandbox.terminate().await?,
         StopMode::Remove => {

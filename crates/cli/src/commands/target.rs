@@ -34,7 +34,7 @@ pub(crate) async fn attach_running(id: &str, provider: &ProviderArgs) -> Result<
     if sandbox.status() != SandboxStatus::Terminated {
         return Ok(sandbox);
     }
-    let id = sandbox.id().unwrap_or_default();
+    let id = sandbox.id();
     let error = Error::new(ErrorKind::Terminated, "attach", format!("{id} has ended"))
         .with_context("sandbox_id", id)
         .with_hint(

@@ -83,7 +83,7 @@ async fn try_out(variant: Variant) -> Result<(), Error> {
         let code = format!("print({GREETING:?})");
         let run = builder.scope(async |sandbox| sandbox.run_code(code).timeout(RUN_TIMEOUT).await);
         let result = run.await?;
-        if result.success() && result.stdout() == GREETING {
+        if result.success() && result.stdout_trimmed() == GREETING {
             return Ok(());
         }
         let message =

@@ -35,7 +35,7 @@ async fn containers_made_ahead_are_bounded_and_for_one_owner_each() {
     for _ in 0..3 {
         until(&pool, |status| status.available == SIZE).await;
         let sandbox = pool.try_acquire().unwrap().expect("one is ready");
-        names.push(sandbox.info().unwrap().metadata["container"].clone());
+        names.push(sandbox.info().metadata["container"].clone());
         let code = "import os\nfound = 'secret' in globals(), os.listdir('/workspace')\n\
                     secret = 1\nopen('/workspace/left', 'w').close()\nfound";
         let result = sandbox.run_code(code).await.unwrap();
@@ -44,7 +44,7 @@ async fn containers_made_ahead_are_bounded_and_for_one_owner_each() {
         assert_eq!(image.count(), SIZE + 1, "one in use, and no more than so many ahead");
         let handle = Sandbox::clone(&sandbox);
         pool.release(sandbox).await.unwrap();
-        assert_eq!(handle.info().unwrap().status, SandboxStatus::Terminated);
+        assert_eq!(handle.info().status, SandboxStatus::Terminated);
         eventually("what was used is gone", || image.count() == SIZE);
     }
     names.dedup();

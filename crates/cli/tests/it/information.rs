@@ -38,7 +38,7 @@ fn the_help_has_examples_and_exit_statuses() {
       image         Build, list and fetch images that local-docker starts from
       test          Create a sandbox of each variant, run a command in it, and end it
       environments  List environments for new sandboxes
-      providers     List the variants: which are in this build, which are usable, and their capabilities
+      providers     List the variants by what they can do; with -p, all about one
       doctor        Check this host, and show how to fix problems
       completion    Print the completion script for a shell
       help          Print this message or the help of the given subcommand(s)
@@ -247,22 +247,38 @@ fn every_variant_is_listed() {
     assert_eq!(eval["capabilities"]["run_code"], true);
     let table = sandboxes(["providers"]).output();
     assert_eq!(table.status, 0);
-    let (variants, capabilities) = table.text().split_once("\n\n").unwrap();
+    let (variants, legend) = table.text().split_once("\n\n").unwrap();
     assert_eq!(variants.lines().count(), 1 + known.len(), "{table:?}");
-    let unwritten = variants.matches("it is not written yet; choose another variant").count();
-    assert_eq!(unwritten, planned().len(), "{table:?}");
-    let (capabilities, others) = capabilities.split_once("\n\n").unwrap();
-    assert!(others.starts_with("local-jupyter has:\n"), "{table:?}");
+    assert!(table.text().lines().all(|line| line.len() <= 90), "{table:?}");
+    assert!(legend.contains("providers -p NAME"), "{table:?}");
+    let cells = |name: &str| {
+        let line = variants.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.unwrap().split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(cells("local-eval")[..4], ["yes", "yes", "yes", "yes"], "{table:?}");
+    for name in planned() {
+        assert_eq!(cells(name.as_str()), ["not", "built"], "{table:?}");
+    }
+}
+
+#[test]
+fn one_variant_is_shown_with_every_capability() {
+    let list = sandboxes(["providers", "--json", "-p", "eval"]).output().json();
+    assert_eq!(list.as_array().unwrap().len(), 1, "{list}");
+    let shown = sandboxes(["providers", "-p", "eval"]).output();
+    assert!(shown.text().lines().all(|line| line.len() <= 80), "{shown:?}");
+    let (facts, capabilities) = shown.text().split_once("local-eval has:\n").unwrap();
+    for fact in ["aliases    eval", "default    yes", "in build   yes", "usable     yes"] {
+        assert!(facts.contains(fact), "{fact}: {shown:?}");
+    }
     let (has, lacks) = capabilities.split_once("local-eval lacks:\n").unwrap();
-    let has = has.strip_prefix("local-eval has:\n").unwrap();
-    // Capabilities of other modes follow after an empty line.
-    let lacks = lacks.split("\n\n").next().unwrap();
-    for (name, declared) in eval["capabilities"].as_object().unwrap() {
+    for (name, declared) in list[0]["capabilities"].as_object().unwrap() {
         let listed = |text: &str| text.split_whitespace().filter(|word| word == name).count();
         let expected = if *declared == true { (1, 0) } else { (0, 1) };
-        assert_eq!((listed(has), listed(lacks)), expected, "{name} in {table:?}");
+        assert_eq!((listed(has), listed(lacks)), expected, "{name} in {shown:?}");
     }
-    assert!(capabilities.lines().all(|line| line.len() <= 100), "{table:?}");
+    let unknown = sandboxes(["providers", "-p", "no-such"]).output();
+    assert_eq!(unknown.status, 2, "{unknown:?}");
 }
 
 #[test]

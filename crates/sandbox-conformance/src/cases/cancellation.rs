@@ -90,7 +90,7 @@ async fn a_dropped_stream_with_unread_output(f: Fixture) -> Checked {
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(events);
     let next = within(WAIT_TIMEOUT, ok(&sandbox, "print('clean')")).await??;
-    ensure_eq!(next.stdout(), "clean", "output of the dropped run came later");
+    ensure_eq!(next.stdout_trimmed(), "clean", "output of the dropped run came later");
     Ok(())
 }
 
@@ -115,7 +115,7 @@ async fn runs_dropped_at_any_moment(f: Fixture) -> Checked {
         // Whether it finished or was given up: the next one must be its own.
         let _ = tokio::time::timeout(Duration::from_micros(round * 20), run).await;
         let next = ok(&sandbox, &format!("print('next {round}')\n{round}")).await?;
-        ensure_eq!(next.stdout(), format!("next {round}"));
+        ensure_eq!(next.stdout_trimmed(), format!("next {round}"));
         ensure_eq!(next.text(), Some(round.to_string().as_str()));
     }
     Ok(())

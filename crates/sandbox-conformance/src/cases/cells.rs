@@ -60,7 +60,7 @@ async fn a_warning_is_shown_in_each_cell(f: Fixture) -> Checked {
     ok(&sandbox, "import warnings").await?;
     for attempt in 1..=2 {
         let result = ok(&sandbox, "for _i in 'ab': warnings.warn('take care')").await?;
-        let shown = result.stderr().matches("UserWarning: take care").count();
+        let shown = result.stderr_trimmed().matches("UserWarning: take care").count();
         ensure_eq!(shown, 1, "warnings in cell {attempt}: {}", describe(&result));
     }
     Ok(())
@@ -71,7 +71,7 @@ async fn a_warning_of_the_caller_names_no_line_of_ours(f: Fixture) -> Checked {
     for level in [2, 3, 8, 40] {
         let code = format!("import warnings\nwarnings.warn('take care', stacklevel={level})");
         let result = ok(&sandbox, &code).await?;
-        let shown = result.stderr();
+        let shown = result.stderr_trimmed();
         ensure!(shown.contains("UserWarning: take care"), "{}", describe(&result));
         ensure!(
             !shown.contains("<sandbox") && !shown.contains("/dev/fd") && !shown.contains("<string"),
@@ -117,7 +117,7 @@ async fn what_an_object_is_can_be_asked(f: Fixture) -> Checked {
     }
     let result = run(&sandbox, "nothing_of_that_name?").await?;
     let found = result.results.iter().filter_map(|item| item.text()).collect::<String>();
-    ensure!((found + &result.stdout()).contains("not found"), "{}", describe(&result));
+    ensure!((found + &result.stdout_trimmed()).contains("not found"), "{}", describe(&result));
     Ok(())
 }
 

@@ -111,7 +111,7 @@ for _ in range(5): os.wait()"
 
 /// Nothing is left when `terminate` has returned. Of a strict sandbox nothing can run any more then, and soon nothing is left.
 async fn is_over_when_terminated(sandbox: &Sandbox, token: &str) -> Checked {
-    let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
+    let isolation = sandbox.info().isolation.unwrap_or_default();
     sandbox.terminate().await?;
     ensure_eq!(host::able_to_run_with(token)?.len(), 0, "processes that run after terminate");
     if isolation.mode != IsolationMode::Strict {
@@ -238,7 +238,7 @@ async fn nothing_is_left_in_the_file_system(f: Fixture) -> Checked {
     let code = format!(
         "import os\nos.makedirs('{token}/a/b')\nopen('{token}/a/b/c', 'w').close()\nos.symlink('/etc', '{token}/link')\nos.chmod('{token}/a', 0o500)\nprint(os.getcwd())"
     );
-    let directory = ok(&sandbox, &code).await?.stdout();
+    let directory = ok(&sandbox, &code).await?.stdout_trimmed();
     sandbox.terminate().await?;
     let left = Path::new(&directory).join(&token);
     eventually("the end of its files", SLACK, async || {

@@ -56,11 +56,11 @@ async fn one_that_writes_between_runs_goes_on_and_is_not_heard(f: Fixture) -> Ch
         let code = format!(
             "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'sleep 0.5; {FLOOD}'])\nprint('first')"
         );
-        ensure_eq!(ok(&sandbox, &code).await?.stdout(), "first");
+        ensure_eq!(ok(&sandbox, &code).await?.stdout_trimmed(), "first");
         went_on(&sandbox).await?;
         let next =
             ok(&sandbox, "import os\nos.remove('went-on')\nprint('next', child.wait())").await?;
-        ensure_eq!(next.stdout(), "next 0", "what came in between is in no run");
+        ensure_eq!(next.stdout_trimmed(), "next 0", "what came in between is in no run");
     }
     Ok(())
 }

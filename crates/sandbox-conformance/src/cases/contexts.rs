@@ -166,7 +166,7 @@ async fn one_context_queues_in_order(f: Fixture) -> Checked {
     let codes: Vec<_> = (0..20).map(|i| format!("order.append({i}); print({i})")).collect();
     let runs = codes.iter().map(|code| run_in(&sandbox, "default", code));
     for (i, result) in futures_util::future::join_all(runs).await.into_iter().enumerate() {
-        ensure_eq!(result?.stdout(), i.to_string(), "output of run {i}");
+        ensure_eq!(result?.stdout_trimmed(), i.to_string(), "output of run {i}");
     }
     ensure_eq!(text(&sandbox, "order == list(range(20))").await?, "True");
     Ok(())

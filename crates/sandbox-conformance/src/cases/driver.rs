@@ -47,7 +47,7 @@ pub(super) async fn survives(sandbox: &Sandbox, code: &str) -> Checked<Execution
     let result = within(limit + 2 * SLACK, run).await??;
     let next = is_usable(sandbox).await?;
     ensure_eq!(next.results.len(), 1, "results of the run after {code:?}");
-    ensure_eq!(next.stdout(), "", "output of the run after {code:?}");
+    ensure_eq!(next.stdout_trimmed(), "", "output of the run after {code:?}");
     Ok(result)
 }
 
@@ -58,7 +58,7 @@ async fn shrugs_off(sandbox: &Sandbox, code: &str) -> Checked {
     ensure!(result.failure.is_none(), "{code:?}: {}", describe(&result));
     ensure_eq!(text(sandbox, "marker").await?, "'kept'", "state after {code:?}");
     let error = raises(sandbox, "print('out')\n1/0", "ZeroDivisionError").await?;
-    ensure_eq!(error.stdout(), "out", "output after {code:?}");
+    ensure_eq!(error.stdout_trimmed(), "out", "output after {code:?}");
     Ok(())
 }
 
@@ -139,7 +139,7 @@ async fn broken_streams_are_restored(f: Fixture) -> Checked {
         survives(&sandbox, &format!("import sys\n{code}")).await?;
         let result = ok(&sandbox, "import sys\nprint('o ä')\nprint('e', file=sys.stderr)").await?;
         ensure_eq!(
-            (result.stdout(), result.stderr()),
+            (result.stdout_trimmed(), result.stderr_trimmed()),
             ("o ä".into(), "e".into()),
             "after {code:?}"
         );
@@ -181,7 +181,7 @@ async fn an_audit_hook_that_raises(f: Fixture) -> Checked {
         let result = run(&sandbox, &code).await?;
         failed_with(&result, FailureKind::KernelDied)?;
         ensure_eq!(result.state, InterpreterState::Lost, "state after {hook}");
-        ensure_eq!(result.stdout(), "before");
+        ensure_eq!(result.stdout_trimmed(), "before");
         let message = result.failure.map(|failure| failure.message).unwrap_or_default();
         ensure!(message.contains("audit hook"), "{hook}: {message}");
         ensure!(is_usable(&sandbox).await?.restarted, "the next run does not say `restarted`");
@@ -199,7 +199,7 @@ async fn streams_that_nothing_brings_back(f: Fixture) -> Checked {
         run(&sandbox, &format!("import os\n{code}")).await?;
         let next = run(&sandbox, "print('really')").await?;
         if next.success() {
-            ensure_eq!(next.stdout(), "really", "after {code}");
+            ensure_eq!(next.stdout_trimmed(), "really", "after {code}");
         } else {
             ensure_eq!(next.state, InterpreterState::Lost, "after {code}: {}", describe(&next));
         }

@@ -39,7 +39,7 @@ async fn an_exception_keeps_output_and_state(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let result =
         raises(&sandbox, "x = 1\nprint('before')\n1/0\nx = 2", "ZeroDivisionError").await?;
-    ensure_eq!(result.stdout(), "before");
+    ensure_eq!(result.stdout_trimmed(), "before");
     ensure_eq!(result.code_error.map(|error| error.value).as_deref(), Some("division by zero"));
     ensure_eq!(result.exit_code, None);
     ensure_eq!(text(&sandbox, "x").await?, "1");
@@ -73,7 +73,7 @@ async fn an_exception_whose_text_raises_keeps_the_state(f: Fixture) -> Checked {
             "class Odd(Exception):\n    def __str__(self): raise {what}\nprint('before')\nraise Odd()"
         );
         let result = raises(&sandbox, &code, "Odd").await?;
-        ensure_eq!(result.stdout(), "before");
+        ensure_eq!(result.stdout_trimmed(), "before");
         ensure_eq!(text(&sandbox, "kept").await?, "'kept'", "{}", describe(&result));
     }
     Ok(())
@@ -204,7 +204,7 @@ async fn an_exit_message_goes_to_stderr(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let result = run(&sandbox, "import sys; sys.exit('bad input')").await?;
     ensure_eq!(result.exit_code, Some(1));
-    ensure_eq!(result.stderr(), "bad input");
+    ensure_eq!(result.stderr_trimmed(), "bad input");
     ensure_eq!(result.code_error, None);
     Ok(())
 }
@@ -277,7 +277,11 @@ async fn an_exception_in_a_thread_is_not_the_result(f: Fixture) -> Checked {
         "import threading\nt = threading.Thread(target=lambda: 1/0)\nt.start(); t.join()\n'main'";
     let result = ok(&sandbox, code).await?;
     ensure_eq!(result.text(), Some("'main'"));
-    ensure!(result.stderr().contains("ZeroDivisionError"), "stderr {:?}", result.stderr());
+    ensure!(
+        result.stderr_trimmed().contains("ZeroDivisionError"),
+        "stderr {:?}",
+        result.stderr_trimmed()
+    );
     Ok(())
 }
 
@@ -300,8 +304,8 @@ async fn a_cancelled_error_of_its_own(f: Fixture) -> Checked {
 async fn warnings_go_to_stderr(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let result = ok(&sandbox, "import warnings; warnings.warn('careful')").await?;
-    ensure!(result.stderr().contains("careful"), "stderr {:?}", result.stderr());
-    ensure_eq!(result.stdout(), "");
+    ensure!(result.stderr_trimmed().contains("careful"), "stderr {:?}", result.stderr_trimmed());
+    ensure_eq!(result.stdout_trimmed(), "");
     Ok(())
 }
 

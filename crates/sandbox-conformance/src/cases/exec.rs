@@ -58,7 +58,7 @@ async fn the_last_expression_is_the_result(f: Fixture) -> Checked {
         ensure_eq!(result.text(), Some(expected), "text of {code:?}");
         ensure_eq!(result.results.len(), 1, "results of {code:?}");
         ensure!(result.results[0].is_main_result, "{code:?} has no main result");
-        ensure_eq!(result.stdout(), "", "output of {code:?}");
+        ensure_eq!(result.stdout_trimmed(), "", "output of {code:?}");
     }
     Ok(())
 }
@@ -266,8 +266,8 @@ async fn subprocesses_work(f: Fixture) -> Checked {
     let code = "import subprocess, sys\nsubprocess.run(['sh', '-c', 'echo from child; echo warn >&2; exit 4']).returncode";
     let result = ok(&sandbox, code).await?;
     ensure_eq!(result.text(), Some("4"));
-    ensure_eq!(result.stdout(), "from child");
-    ensure_eq!(result.stderr(), "warn");
+    ensure_eq!(result.stdout_trimmed(), "from child");
+    ensure_eq!(result.stderr_trimmed(), "warn");
     ensure_eq!(
         text(&sandbox, "subprocess.check_output([sys.executable, '-c', 'print(6 * 7)'])").await?,
         "b'42\\n'"
@@ -311,7 +311,7 @@ async fn a_script_has_arguments(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import sys\nprint(__name__, __file__, sys.argv)\n6 * 7";
     let result = sandbox.run_code(code).script("tool.py", ["-v", "a b"]).await?;
-    let output = result.stdout();
+    let output = result.stdout_trimmed();
     ensure!(output.starts_with("__main__ ") && output.contains("tool.py"), "output {output:?}");
     ensure!(output.ends_with("tool.py', '-v', 'a b']"), "arguments in {output:?}");
     ensure_eq!(result.results.len(), 0, "a script echoes nothing");
@@ -342,11 +342,11 @@ async fn a_script_is_a_file_while_it_runs(f: Fixture) -> Checked {
     let path = text(&sandbox, prepare).await?;
     let code = "import beside\nprint(beside.x, __file__)";
     let result = sandbox.run_code(code).script("app/main.py", [""; 0]).await?;
-    ensure_eq!(result.stdout(), format!("5 {}", path.trim_matches('\'')));
+    ensure_eq!(result.stdout_trimmed(), format!("5 {}", path.trim_matches('\'')));
     // And another one of that name stays as it is.
     let result =
         sandbox.run_code("print(open(__file__).read())").script("app/main.py", [""; 0]).await?;
-    ensure_eq!(result.stdout(), "print(open(__file__).read())");
+    ensure_eq!(result.stdout_trimmed(), "print(open(__file__).read())");
     ensure_eq!(
         text(&sandbox, "open('app/main.py').read()").await?,
         "'import beside\\nprint(beside.x, __file__)'"
@@ -358,7 +358,7 @@ async fn a_script_without_a_file_name(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import sys\nprint(sys.argv[1:])\n1/0";
     let result = sandbox.run_code(code).script("", ["a"]).await?;
-    ensure_eq!(result.stdout(), "['a']");
+    ensure_eq!(result.stdout_trimmed(), "['a']");
     let traceback = result.code_error.map(|error| error.traceback).unwrap_or_default();
     ensure!(traceback.contains("\"<stdin>\", line 3"), "traceback {traceback}");
     Ok(())

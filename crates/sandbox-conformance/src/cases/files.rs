@@ -411,7 +411,7 @@ print(open('go').read())";
     });
     crate::support::until_executing(&sandbox).await?;
     sandbox.files().write("go", "went").await?;
-    ensure_eq!(running.await??.stdout().trim(), "went");
+    ensure_eq!(running.await??.stdout_trimmed().trim(), "went");
     Ok(())
 }
 

@@ -73,7 +73,7 @@ async fn nothing_to_interrupt(f: Fixture) -> Checked {
 
 async fn a_loop_is_interrupted(f: Fixture) -> Checked {
     let result = interrupts(&f, "print('begun', flush=True)\nwhile True: pass").await?;
-    ensure_eq!(result.stdout(), "begun");
+    ensure_eq!(result.stdout_trimmed(), "begun");
     keyboard_interrupt(&result)
 }
 
@@ -101,7 +101,7 @@ async fn code_may_catch_it(f: Fixture) -> Checked {
     within(SLACK, inside.notified()).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
     let result = within(SLACK, run).await???;
-    ensure_eq!(result.stdout(), "in\ncaught");
+    ensure_eq!(result.stdout_trimmed(), "in\ncaught");
     ensure_eq!(result.code_error, None);
     is_usable(&sandbox).await?;
     Ok(())

@@ -320,7 +320,7 @@ planted = b'secret-of-the-guest-' + os.urandom(8).hex().encode()
 
 async fn it_says_what_it_is(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
+    let isolation = sandbox.info().isolation.unwrap_or_default();
     ensure!(!isolation.boundary.is_empty() && !isolation.layers.is_empty(), "{isolation:?}");
     ensure!(isolation.network.contains("none"), "network: {:?}", isolation.network);
     let identity = text(

@@ -43,7 +43,7 @@ async fn a_run_says_that_it_was_ended_for_its_memory(f: Fixture) -> Checked {
     let sandbox = limited(&f).await?;
     let result = sandbox.run_code(TAKE).timeout(WAIT_TIMEOUT).await?;
     failed_with(&result, FailureKind::OutOfMemory)?;
-    ensure_eq!(result.stdout(), "begun", "{}", describe(&result));
+    ensure_eq!(result.stdout_trimmed(), "begun", "{}", describe(&result));
     ensure_eq!(result.exit_code, Some(137), "{}", describe(&result));
     explains(&result.failure.map(|failure| failure.message).unwrap_or_default())?;
     ensure!(is_usable(&sandbox).await?.restarted, "the next run does not say `restarted`");

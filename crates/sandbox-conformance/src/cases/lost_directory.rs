@@ -23,7 +23,7 @@ async fn replaced(f: &Fixture, by: &str) -> Checked<Sandbox> {
         "import os\nos.chdir('/')\nos.rename('/tmp/place', '/tmp/former')\n{by}\nprint('replaced', flush=True)\nos._exit(1)"
     );
     let result = run(&sandbox, &code).await?;
-    ensure_eq!(result.stdout(), "replaced", "{by}: {:?}", result.code_error);
+    ensure_eq!(result.stdout_trimmed(), "replaced", "{by}: {:?}", result.code_error);
     Ok(sandbox)
 }
 

@@ -339,7 +339,7 @@ async fn connections_end_with_the_sandbox(f: Fixture) -> Checked {
 
 async fn the_policy_is_shown(f: Fixture) -> Checked {
     let sandbox = allowing(&f, &with_host(&["a.localhost:80"]), &["b.localhost"]).await?;
-    let shown = sandbox.info().and_then(|info| info.isolation).unwrap_or_default().network;
+    let shown = sandbox.info().isolation.unwrap_or_default().network;
     ensure_eq!(shown, "allowlist: a.localhost:80, 127.0.0.1; denied: b.localhost");
     Ok(())
 }

@@ -85,7 +85,7 @@ async fn commands_see_them(f: Fixture) -> Checked {
     ensure_eq!((result.stdout.as_str(), result.stderr.as_str()), ("1.0\n", ""));
     let child = "import subprocess, sys, tinya\n\
                  subprocess.run([sys.executable, '-c', 'import tinya; print(tinya.VERSION)'], check=True)";
-    ensure_eq!(ok(&sandbox, child).await?.stdout(), "1.0");
+    ensure_eq!(ok(&sandbox, child).await?.stdout_trimmed(), "1.0");
     Ok(())
 }
 
@@ -424,7 +424,11 @@ async fn the_magic_installs_for_the_next_line(f: Fixture) -> Checked {
     // A file needs no network, and so nothing is refused for want of one.
     ok(&sandbox, "%pip install --quiet ./tinyprogram-1.0-py3-none-any.whl").await?;
     let output = ok(&sandbox, "!tiny-program a").await?;
-    ensure!(output.stdout().contains("ran ['a']"), "the program says {:?}", output.stdout());
+    ensure!(
+        output.stdout_trimmed().contains("ran ['a']"),
+        "the program says {:?}",
+        output.stdout_trimmed()
+    );
     Ok(())
 }
 
@@ -454,7 +458,7 @@ async fn what_a_command_installs_is_there_for_code(f: Fixture) -> Checked {
     let command = sandbox.commands().run("python3 -c 'import tinya' && tiny-program a b").await?;
     ensure_eq!((command.stdout.as_str(), command.stderr.as_str()), ("ran ['a', 'b']\n", ""));
     let child = "import subprocess; subprocess.run(['tiny-program'], check=True)";
-    ensure_eq!(ok(&sandbox, child).await?.stdout(), "ran []");
+    ensure_eq!(ok(&sandbox, child).await?.stdout_trimmed(), "ran []");
     Ok(())
 }
 

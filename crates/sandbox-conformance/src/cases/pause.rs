@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn status(sandbox: &Sandbox) -> Option<SandboxStatus> {
-    sandbox.info().map(|info| info.status)
+    Some(sandbox.info().status)
 }
 
 async fn it_goes_on_with_its_state(f: Fixture) -> Checked {

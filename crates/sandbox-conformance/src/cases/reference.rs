@@ -45,7 +45,10 @@ async fn case_06_variables_persist(f: Fixture) -> Checked {
 }
 
 async fn case_07_print_goes_to_stdout(f: Fixture) -> Checked {
-    ensure_eq!(ok(&f.sandbox().await?, "print('Hello, World!')").await?.stdout(), "Hello, World!");
+    ensure_eq!(
+        ok(&f.sandbox().await?, "print('Hello, World!')").await?.stdout_trimmed(),
+        "Hello, World!"
+    );
     Ok(())
 }
 
@@ -94,7 +97,7 @@ async fn case_14_async_functions_persist(f: Fixture) -> Checked {
     ok(&sandbox, "import asyncio\nasync def fetch_data():\n    await asyncio.sleep(0.01)\n    return {'status': 'success', 'value': 42}").await?;
     let code = "result = await fetch_data()\nprint(f\"Status: {result['status']}, Value: {result['value']}\")\nresult['value']";
     let result = ok(&sandbox, code).await?;
-    ensure_eq!(result.stdout(), "Status: success, Value: 42");
+    ensure_eq!(result.stdout_trimmed(), "Status: success, Value: 42");
     ensure_eq!(result.text(), Some("42"));
     Ok(())
 }
@@ -117,7 +120,10 @@ async fn case_19_async_code_prints_to_both_streams(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import asyncio, sys\nasync def f():\n    print('to stdout')\n    print('to stderr', file=sys.stderr)\nawait f()";
     let result = ok(&sandbox, code).await?;
-    ensure_eq!((result.stdout().as_str(), result.stderr().as_str()), ("to stdout", "to stderr"));
+    ensure_eq!(
+        (result.stdout_trimmed().as_str(), result.stderr_trimmed().as_str()),
+        ("to stdout", "to stderr")
+    );
     Ok(())
 }
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use sandbox_core::{
-    CodeError, ErrorKind, ExecutionResult, Logs, OutputMessage, SandboxStatus, Variant,
+    CodeError, ErrorKind, ExecutionResult, Logs, OutputMessage, SandboxStatus, Variant, system_time,
 };
 
-use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
+use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{SLACK, WAIT_TIMEOUT, ok, refused, run, until_executing, within};
 
@@ -31,18 +31,22 @@ pub(super) fn cases() -> Vec<Case> {
 
 async fn case_01_a_built_sandbox_is_not_started(f: Fixture) -> Checked {
     let sandbox = f.builder().build()?;
-    ensure!(!sandbox.is_started(), "it is started");
-    ensure_eq!((sandbox.info(), sandbox.id()), (None, None));
+    // It has no id, no status and nothing that runs code: only what it will be.
+    ensure_eq!(sandbox.variant(), f.backend().variant());
+    ensure!(sandbox.capabilities().run_code, "it will not run code");
+    let sandbox = sandbox.start().await?;
+    f.keep(&sandbox);
+    ensure!(sandbox.is_started(), "it is not started");
     Ok(())
 }
 
 async fn case_02_a_started_sandbox_has_an_id(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let Some(info) = sandbox.info() else { return Err(Failure::new("no info")) };
+    let info = sandbox.info();
     ensure_eq!((info.status, info.variant), (SandboxStatus::Running, f.backend().variant()));
     ensure!(!info.id.is_empty(), "the id is empty");
     sandbox.start().await?;
-    ensure_eq!(sandbox.id(), Some(info.id));
+    ensure_eq!(sandbox.id(), info.id);
     Ok(())
 }
 
@@ -69,7 +73,10 @@ async fn case_04_a_scope_starts_and_stops(f: Fixture) -> Checked {
 }
 
 async fn case_21_before_start_nothing_runs(f: Fixture) -> Checked {
-    refused(f.builder().build()?.run_code("1").await, ErrorKind::NotStarted)?;
+    let sandbox = f.builder().build()?.start().await?;
+    f.keep(&sandbox);
+    sandbox.stop().await?;
+    refused(sandbox.run_code("1").await, ErrorKind::NotStarted)?;
     Ok(())
 }
 
@@ -144,7 +151,11 @@ async fn case_34_success_and_duration(_: Fixture) -> Checked {
     ensure!(!ExecutionResult { exit_code: Some(1), ..fine.clone() }.success(), "status 1");
     let error = Some(CodeError::default());
     ensure!(!ExecutionResult { code_error: error, ..fine.clone() }.success(), "an exception");
-    let timed = ExecutionResult { started_at: Some(1000.0), completed_at: Some(1001.5), ..fine };
+    let timed = ExecutionResult {
+        started_at: Some(system_time(1000.0)),
+        completed_at: Some(system_time(1001.5)),
+        ..fine
+    };
     ensure_eq!(timed.duration(), Some(Duration::from_millis(1500)));
     Ok(())
 }

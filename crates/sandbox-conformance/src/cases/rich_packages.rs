@@ -49,7 +49,7 @@ async fn a_figure_is_shown_by_show(f: Fixture) -> Checked {
     let result = ok(&sandbox, code).await?;
     let images = result.results.iter().filter(|item| item.png().is_some()).count();
     ensure_eq!(images, 2, "images");
-    ensure_eq!(result.stderr(), "");
+    ensure_eq!(result.stderr_trimmed(), "");
     Ok(())
 }
 

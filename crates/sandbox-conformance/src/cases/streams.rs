@@ -44,7 +44,10 @@ pub(super) fn cases() -> Vec<Case> {
 async fn streams_are_told_apart(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let result = ok(&sandbox, "import sys\nprint('out')\nprint('err', file=sys.stderr)").await?;
-    ensure_eq!((result.stdout().as_str(), result.stderr().as_str()), ("out", "err"));
+    ensure_eq!(
+        (result.stdout_trimmed().as_str(), result.stderr_trimmed().as_str()),
+        ("out", "err")
+    );
     ensure!(result.logs.stdout.iter().all(|line| !line.error), "stdout lines are marked as errors");
     ensure!(result.logs.stderr.iter().all(|line| line.error), "stderr lines are not marked");
     Ok(())
@@ -156,7 +159,7 @@ async fn a_flood_is_cut_and_counted(f: Fixture) -> Checked {
     let totals = result.stdout_totals;
     ensure_eq!(totals.bytes_total, (64 << 20) + 12);
     ensure!(totals.truncated() && totals.bytes_kept <= 2 << 20, "kept {}", totals.bytes_kept);
-    let text = result.stdout();
+    let text = result.stdout_trimmed();
     ensure!(text.starts_with("first\n") && text.ends_with("\nlast"), "an end was cut");
     is_usable(&sandbox).await?;
     Ok(())
@@ -242,7 +245,7 @@ async fn output_before_a_crash_is_kept(f: Fixture) -> Checked {
     let code = "import os\nprint('before', flush=True)\nos.kill(os.getpid(), 9)";
     let result = sandbox.run_code(code).await?;
     failed_with(&result, FailureKind::KernelDied)?;
-    ensure_eq!(result.stdout(), "before");
+    ensure_eq!(result.stdout_trimmed(), "before");
     Ok(())
 }
 
@@ -284,7 +287,7 @@ async fn replaced_streams_and_arguments_stay(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "import io, sys\nown = sys.stdout, sys.stderr\nsys.stdout = kept = io.StringIO()\nsys.stderr = errors = io.StringIO()\nsys.argv = ['a', 'b']").await?;
     let result = ok(&sandbox, "print('kept')\nprint('error', file=sys.stderr)\nkept.getvalue(), errors.getvalue(), sys.argv").await?;
-    ensure_eq!((result.stdout(), result.stderr()), (String::new(), String::new()));
+    ensure_eq!((result.stdout_trimmed(), result.stderr_trimmed()), (String::new(), String::new()));
     ensure_eq!(result.text(), Some(r"('kept\n', 'error\n', ['a', 'b'])"));
     // A wrapper holds back what it gets, and its text is of the run that wrote it.
     let wrap = "sys.stdout, sys.stderr = own\nsys.stdout = io.StringIO()\n\

@@ -86,7 +86,7 @@ async fn partial_output_is_kept(f: Fixture) -> Checked {
     let code = "import sys\nprint('line')\nprint('part', end='')\nprint('err', file=sys.stderr)\nwhile True: pass";
     let result = soft(&sandbox, code).await?;
     ensure_eq!(result.logs.stdout_exact(), "line\npart");
-    ensure!(result.stderr().starts_with("err"), "stderr {:?}", result.stderr());
+    ensure!(result.stderr_trimmed().starts_with("err"), "stderr {:?}", result.stderr_trimmed());
     Ok(())
 }
 

@@ -364,12 +364,11 @@ async fn they_are_kept_over_a_restart(f: Fixture) -> Checked {
 }
 
 async fn they_are_kept_until_the_start(f: Fixture) -> Checked {
-    let sandbox = f.builder().build()?;
-    f.keep(&sandbox);
-    sandbox.register_tool(echo()).await?;
+    let unstarted = f.builder().build()?.with_tool(echo())?;
     let unfit = Tool { name: "not a name".into(), ..echo() };
-    refused(sandbox.register_tool(unfit).await, ErrorKind::InvalidArgument)?;
-    sandbox.start().await?;
+    refused(unstarted.clone().with_tool(unfit), ErrorKind::InvalidArgument)?;
+    let sandbox = unstarted.start().await?;
+    f.keep(&sandbox);
     ensure_eq!(text(&sandbox, "await call_tool('echo', a=1)").await?, "{'a': 1}");
     Ok(())
 }

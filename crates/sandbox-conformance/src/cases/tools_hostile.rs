@@ -150,7 +150,7 @@ async fn answers_that_nobody_reads_disturb_nothing(f: Fixture) -> Checked {
         ensure_eq!(result.text(), Some("'over'"), "{}", describe(&result));
         ensure_eq!(text(&sandbox, "marker").await?, "'kept'");
         ensure_eq!(text(&sandbox, "await call_tool('echo', n=1)").await?, "{'n': 1}");
-        ensure_eq!(sandbox.get_variable("marker").await?, "kept");
+        ensure_eq!(sandbox.get_variable::<serde_json::Value>("marker").await?, "kept");
     }
     // One that is interrupted while an answer is half written.
     let code = "tell(*(call(20_000 + n, 'big') for n in range(5)))\nwhile True: pass";

@@ -46,7 +46,7 @@ async fn json_values_round_trip(f: Fixture) -> Checked {
         json!("{}{0}%s$x"),
     ] {
         sandbox.set_variable("value", &value).await?;
-        ensure_eq!(sandbox.get_variable("value").await?, value);
+        ensure_eq!(sandbox.get_variable::<serde_json::Value>("value").await?, value);
     }
     Ok(())
 }
@@ -54,10 +54,13 @@ async fn json_values_round_trip(f: Fixture) -> Checked {
 async fn python_values_become_json(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "t = (1, 'a')\nbig = 2 ** 53 + 1\nd = {'k': (True, None)}\n_hidden = 5").await?;
-    ensure_eq!(sandbox.get_variable("t").await?, json!([1, "a"]));
-    ensure_eq!(sandbox.get_variable("big").await?, json!(9_007_199_254_740_993_u64));
-    ensure_eq!(sandbox.get_variable("d").await?, json!({"k": [true, null]}));
-    ensure_eq!(sandbox.get_variable("_hidden").await?, json!(5));
+    ensure_eq!(sandbox.get_variable::<serde_json::Value>("t").await?, json!([1, "a"]));
+    ensure_eq!(
+        sandbox.get_variable::<serde_json::Value>("big").await?,
+        json!(9_007_199_254_740_993_u64)
+    );
+    ensure_eq!(sandbox.get_variable::<serde_json::Value>("d").await?, json!({"k": [true, null]}));
+    ensure_eq!(sandbox.get_variable::<serde_json::Value>("_hidden").await?, json!(5));
     Ok(())
 }
 
@@ -81,10 +84,11 @@ async fn a_set_value_is_plain_data(f: Fixture) -> Checked {
 
 async fn a_missing_one_is_not_found(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let error = refused(sandbox.get_variable("nowhere").await, ErrorKind::NotFound)?;
+    let error =
+        refused(sandbox.get_variable::<serde_json::Value>("nowhere").await, ErrorKind::NotFound)?;
     ensure!(error.to_string().contains("nowhere"), "the name is not in {error}");
     // Built-in functions are not variables of the code.
-    refused(sandbox.get_variable("print").await, ErrorKind::NotFound)?;
+    refused(sandbox.get_variable::<serde_json::Value>("print").await, ErrorKind::NotFound)?;
     Ok(())
 }
 
@@ -107,7 +111,7 @@ async fn names_are_identifiers(f: Fixture) -> Checked {
         "ä-b",
         "a\0",
     ] {
-        refused(sandbox.get_variable(name).await, ErrorKind::InvalidArgument)?;
+        refused(sandbox.get_variable::<serde_json::Value>(name).await, ErrorKind::InvalidArgument)?;
         refused(sandbox.set_variable(name, 1).await, ErrorKind::InvalidArgument)?;
     }
     ensure_eq!(text(&sandbox, "ran").await?, "[]");
@@ -118,7 +122,7 @@ async fn names_are_identifiers(f: Fixture) -> Checked {
     ensure_eq!(text(&sandbox, "len(ran)").await?, "0");
     sandbox.set_variable("__private", 1).await?;
     sandbox.set_variable("größe", 1).await?;
-    ensure_eq!(sandbox.get_variable("größe").await?, json!(1));
+    ensure_eq!(sandbox.get_variable::<serde_json::Value>("größe").await?, json!(1));
     Ok(())
 }
 
@@ -138,10 +142,13 @@ async fn what_json_cannot_hold_is_refused(f: Fixture) -> Checked {
         "range(3)",
     ] {
         ok(&sandbox, &format!("value = {code}")).await?;
-        refused(sandbox.get_variable("value").await, ErrorKind::InvalidArgument)?;
+        refused(
+            sandbox.get_variable::<serde_json::Value>("value").await,
+            ErrorKind::InvalidArgument,
+        )?;
     }
     ok(&sandbox, "value = []\nvalue.append(value)").await?;
-    refused(sandbox.get_variable("value").await, ErrorKind::InvalidArgument)?;
+    refused(sandbox.get_variable::<serde_json::Value>("value").await, ErrorKind::InvalidArgument)?;
     is_usable(&sandbox).await?;
     Ok(())
 }
@@ -153,7 +160,7 @@ async fn they_belong_to_a_context(f: Fixture) -> Checked {
     let values = Map::from_iter([("x".to_owned(), json!("in a"))]);
     instance.code()?.set_variables(&call, Some("a"), values).await?;
     ensure_eq!(instance.code()?.get_variable(&call, Some("a"), "x").await?, json!("in a"));
-    refused(sandbox.get_variable("x").await, ErrorKind::NotFound)?;
+    refused(sandbox.get_variable::<serde_json::Value>("x").await, ErrorKind::NotFound)?;
     Ok(())
 }
 
@@ -163,7 +170,7 @@ async fn they_wait_for_a_run(f: Fixture) -> Checked {
     let run = sandbox.run_code("import time; time.sleep(1); x = 'after'").timeout(WAIT_TIMEOUT);
     let read = async {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-        within(WAIT_TIMEOUT, sandbox.get_variable("x")).await
+        within(WAIT_TIMEOUT, sandbox.get_variable::<serde_json::Value>("x")).await
     };
     let (run, read) = tokio::join!(run, read);
     ensure!(run?.success(), "the run failed");
@@ -176,7 +183,7 @@ async fn a_large_value(f: Fixture) -> Checked {
     let large = "x".repeat(8 << 20);
     sandbox.set_variable("large", &large).await?;
     ensure_eq!(text(&sandbox, "len(large)").await?, (8 << 20).to_string());
-    let back = within(WAIT_TIMEOUT, sandbox.get_variable("large")).await??;
+    let back = within(WAIT_TIMEOUT, sandbox.get_variable::<serde_json::Value>("large")).await??;
     ensure!(back == Value::String(large), "the value differs");
     Ok(())
 }
@@ -184,7 +191,7 @@ async fn a_large_value(f: Fixture) -> Checked {
 async fn a_broken_json_module_does_not_matter(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "import json\nx = [1]\njson.dumps = json.loads = lambda *a, **k: 1/0").await?;
-    ensure_eq!(sandbox.get_variable("x").await?, json!([1]));
+    ensure_eq!(sandbox.get_variable::<serde_json::Value>("x").await?, json!([1]));
     sandbox.set_variable("y", json!({"a": 2})).await?;
     ensure_eq!(text(&sandbox, "y").await?, "{'a': 2}");
     Ok(())
@@ -196,7 +203,7 @@ async fn objects_with_tricks_do_not_hang_it(f: Fixture) -> Checked {
     ok(&sandbox, code).await?;
     for name in ["d", "deep"] {
         // A value or a refusal; never a hang, and never the end of the interpreter.
-        let _ = within(WAIT_TIMEOUT, sandbox.get_variable(name)).await?;
+        let _ = within(WAIT_TIMEOUT, sandbox.get_variable::<serde_json::Value>(name)).await?;
     }
     ensure!(!is_usable(&sandbox).await?.restarted, "the interpreter died");
     Ok(())
@@ -206,6 +213,6 @@ async fn nothing_is_set_when_one_name_is_bad(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let values = Map::from_iter([("good".to_owned(), json!(1)), ("not good".to_owned(), json!(2))]);
     refused(sandbox.set_variables(values).await, ErrorKind::InvalidArgument)?;
-    refused(sandbox.get_variable("good").await, ErrorKind::NotFound)?;
+    refused(sandbox.get_variable::<serde_json::Value>("good").await, ErrorKind::NotFound)?;
     Ok(())
 }

@@ -101,7 +101,7 @@ async fn j227_modules_that_spoil_the_warm_interpreter(f: Fixture) -> Checked {
     let odd = builder(&["this"]).create().await?;
     let first = is_usable(&odd).await?;
     odd.kill().await?;
-    ensure_eq!(first.stdout(), "", "what the warm interpreter printed");
+    ensure_eq!(first.stdout_trimmed(), "", "what the warm interpreter printed");
     let after = host::descendants()?.len();
     ensure!(after < before + 10, "{before} processes before, {after} after");
     Ok(())
@@ -172,7 +172,7 @@ async fn i197_an_interpreter_that_dies_under_its_run(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import os, time\nprint('partial', flush=True)\nif os.fork() == 0:\n    time.sleep(0.1); os.kill(os.getppid(), 9); os._exit(0)\ntime.sleep(60)";
     let result = attack(&sandbox, code).await?;
-    ensure_eq!(result.stdout(), "partial");
+    ensure_eq!(result.stdout_trimmed(), "partial");
     let kind = result.failure.as_ref().map(|failure| failure.kind);
     ensure_eq!(kind, Some(sandbox_core::FailureKind::KernelDied), "{}", describe(&result));
     ensure!(is_usable(&sandbox).await?.restarted, "the next run does not say `restarted`");
@@ -274,7 +274,7 @@ async fn everything_at_once_in_one_sandbox(f: Fixture) -> Checked {
 }
 
 async fn j221_creates_runs_and_kills_all_at_once(f: Fixture) -> Checked {
-    let isolation = f.sandbox().await?.info().and_then(|info| info.isolation);
+    let isolation = f.sandbox().await?.info().isolation;
     if isolation.is_some_and(|isolation| isolation.boundary == "cell") {
         two_hundred_soon(&f).await?;
     }

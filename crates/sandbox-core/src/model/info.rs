@@ -1,6 +1,8 @@
 //! Facts about a sandbox.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,7 +11,8 @@ use super::mount::Mount;
 use super::variant::Variant;
 use crate::id::SandboxId;
 use crate::spec::IsolationMode;
-use crate::time::unix_now;
+use crate::time::{system_time, unix_now};
+use crate::units::MAX_DURATION;
 
 /// Tags of a sandbox, also called labels. Keys and values are free text without NUL: at most 256 of them, with keys of at most
 /// 256 bytes and values of at most 4,096.
@@ -60,7 +63,13 @@ impl SandboxStatus {
     }
 }
 
-/// Resources a sandbox was given. `None`: no limit was set.
+impl fmt::Display for SandboxStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Limits of a sandbox that hold, those of its backend included. `None`: there is no such limit, or the backend does not know it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ResourceConfig {
@@ -109,7 +118,7 @@ pub struct SandboxInfo {
     /// Its tags.
     #[serde(default)]
     pub tags: Tags,
-    /// Resources it was given.
+    /// Limits that hold. `None`: the backend knows none.
     pub resources: Option<ResourceConfig>,
     /// The isolation in effect.
     pub isolation: Option<IsolationInfo>,
@@ -139,9 +148,20 @@ impl SandboxInfo {
         }
     }
 
-    /// Seconds until it expires.
-    pub fn remaining_time(&self) -> Option<f64> {
-        self.end_at.map(|end| (end - unix_now()).max(0.0))
+    /// Returns the time until it expires; zero when that time has passed.
+    pub fn remaining_time(&self) -> Option<Duration> {
+        let left = self.end_at? - unix_now();
+        Some(Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(MAX_DURATION))
+    }
+
+    /// Returns the time of creation, of which the field `created_at` has the unix seconds.
+    pub fn created_at(&self) -> SystemTime {
+        system_time(self.created_at)
+    }
+
+    /// Returns the time of expiry, of which the field `end_at` has the unix seconds.
+    pub fn end_at(&self) -> Option<SystemTime> {
+        self.end_at.map(system_time)
     }
 }
 

@@ -49,6 +49,13 @@ impl MimeType {
     }
 }
 
+impl MimeType {
+    /// Returns true for a type whose values are base64.
+    pub fn is_binary(self) -> bool {
+        matches!(self, Self::ApplicationPdf | Self::ImagePng | Self::ImageJpeg | Self::ImageGif)
+    }
+}
+
 impl fmt::Display for MimeType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -28,6 +28,6 @@ pub use network::{HostPattern, NetworkMode, NetworkPolicy};
 pub use output::{Logs, OutputMessage, OutputStream, StreamTotals};
 pub use result::{
     CodeError, CommandResult, ExecutionResult, Failure, FailureKind, InterpreterState, ResultItem,
-    Usage,
+    RunError, Usage,
 };
 pub use variant::Variant;

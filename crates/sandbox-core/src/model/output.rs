@@ -50,7 +50,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Standard output as text, without its last newline.
+    /// Standard output as text, without its last newline. The same as [`ExecutionResult::stdout_trimmed`](crate::ExecutionResult::stdout_trimmed).
     pub fn stdout_text(&self) -> String {
         without_last_newline(join(&self.stdout))
     }

@@ -150,6 +150,27 @@ impl FromStr for Variant {
     }
 }
 
+/// Compares the canonical name: `sandbox.variant() == "local-eval"`. Aliases are parsed, and not compared.
+impl PartialEq<str> for Variant {
+    fn eq(&self, name: &str) -> bool {
+        self.as_str() == name
+    }
+}
+
+/// As the comparison with `str`.
+impl PartialEq<&str> for Variant {
+    fn eq(&self, name: &&str) -> bool {
+        self.as_str() == *name
+    }
+}
+
+/// As the comparison of the variant with `str`.
+impl PartialEq<Variant> for &str {
+    fn eq(&self, variant: &Variant) -> bool {
+        *self == variant.as_str()
+    }
+}
+
 impl Serialize for Variant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())

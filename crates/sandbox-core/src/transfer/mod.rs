@@ -25,6 +25,7 @@ use self::download::Arrival;
 use self::local::Access;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Files;
+use crate::path::sandbox_path;
 use crate::units::ByteSize;
 
 /// The progress of a transfer.
@@ -78,7 +79,7 @@ pub struct Transfer<'a> {
     files: Files<'a>,
     direction: Direction,
     local: PathBuf,
-    path: String,
+    path: Result<String>,
     progress: Option<OnProgress<'a>>,
     most: Option<ByteSize>,
     arrival: Arrival,
@@ -95,8 +96,8 @@ impl fmt::Debug for Transfer<'_> {
 }
 
 impl<'a> Transfer<'a> {
-    fn new(files: Files<'a>, direction: Direction, local: &Path, path: &str) -> Self {
-        let (local, path) = (local.to_owned(), path.to_owned());
+    fn new(files: Files<'a>, direction: Direction, local: &Path, path: &Path) -> Self {
+        let (local, path) = (local.to_owned(), sandbox_path("path", path));
         let arrival = Arrival { merges: false, access: Access::Owner };
         Self { files, direction, local, path, progress: None, most: None, arrival }
     }
@@ -138,6 +139,10 @@ impl<'a> IntoFuture for Transfer<'a> {
     fn into_future(self) -> Self::IntoFuture {
         let Self { files, direction, local, path, progress, most, arrival } = self;
         let progress = progress.unwrap_or_else(|| Box::new(|_| {}));
+        let path = match path {
+            Ok(path) => path,
+            Err(error) => return Box::pin(async { Err(error) }),
+        };
         let most = SizeLimit(most.map_or(u64::MAX, ByteSize::as_u64));
         match direction {
             Direction::Upload => Box::pin(upload::upload(files, local, path, progress, most)),
@@ -158,8 +163,8 @@ impl<'a> Files<'a> {
     /// # Errors
     /// Those of the local side, with `local` in their context: `NotFound`, `PermissionDenied`, `InvalidArgument`. Otherwise
     /// as [`Files::write_stream`] and [`Files::write_archive`].
-    pub fn upload(&self, local: impl AsRef<Path>, path: &str) -> Transfer<'a> {
-        Transfer::new(*self, Direction::Upload, local.as_ref(), path)
+    pub fn upload(&self, local: impl AsRef<Path>, path: impl AsRef<Path>) -> Transfer<'a> {
+        Transfer::new(*self, Direction::Upload, local.as_ref(), path.as_ref())
     }
 
     /// Copies a file or a directory of the sandbox to `local`, which is its new name on this computer.
@@ -174,8 +179,8 @@ impl<'a> Files<'a> {
     /// # Errors
     /// Those of the local side, with `local` in their context: `AlreadyExists`, `PermissionDenied`, `ResourceExhausted`
     /// when the disk is full. Otherwise as [`Files::stream`] and [`Files::read_archive`].
-    pub fn download(&self, path: &str, local: impl AsRef<Path>) -> Transfer<'a> {
-        Transfer::new(*self, Direction::Download, local.as_ref(), path)
+    pub fn download(&self, path: impl AsRef<Path>, local: impl AsRef<Path>) -> Transfer<'a> {
+        Transfer::new(*self, Direction::Download, local.as_ref(), path.as_ref())
     }
 }
 

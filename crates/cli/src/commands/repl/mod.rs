@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
     }
 
     fn print_banner(&self) {
-        let id = self.found.sandbox.id().unwrap_or_default();
+        let id = self.found.sandbox.id();
         let end = if self.found.stays { "it stays" } else { "it ends with this session" };
         self.printer.note(&format!("{id}; {end}; :help shows the commands, Ctrl-D leaves"));
     }
@@ -219,8 +219,7 @@ impl<'a> Session<'a> {
 
     /// Returns true when the kernel is that of a connection file, which cannot be restarted.
     fn is_external_kernel(&self) -> bool {
-        let info = self.found.sandbox.info();
-        info.is_some_and(|info| info.metadata.contains_key("connection_file"))
+        self.found.sandbox.info().metadata.contains_key("connection_file")
     }
 
     fn context(&self) -> &str {

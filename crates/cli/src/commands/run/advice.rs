@@ -29,6 +29,9 @@ const MISSING_FILE: [&str; 6] = [
 /// Phrases of programs about a full disk.
 const DISK_FULL: [&str; 3] = ["No space left on device", "ENOSPC", "[Errno 28]"];
 
+/// Phrases of programs about places that they may not write.
+const NOT_WRITABLE: [&str; 3] = ["Permission denied", "Read-only file system", "EACCES"];
+
 /// Facts about a run on which advice depends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subject {
@@ -81,11 +84,20 @@ impl Subject {
     /// Returns advice about a failure with a known remedy.
     pub(super) async fn advise(&self, failed: &Failed<'_>, sandbox: &Sandbox) -> Option<String> {
         let says = |words: &[&str]| words.iter().any(|word| failed.output.contains(word));
-        let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
+        let isolation = sandbox.info().isolation.unwrap_or_default();
         if says(&DISK_FULL) && isolation.mode != IsolationMode::Off {
             return Some(
                 "the disk of the sandbox is full: create one with a larger `--disk SIZE`".into(),
             );
+        }
+        if says(&NOT_WRITABLE)
+            && isolation.mode != IsolationMode::Off
+            && let Some(place) = top_directory(failed.output)
+        {
+            return Some(format!(
+                "the code of a sandbox may not write in `/`: use a path below the working directory, such as `.{place}`, or \
+                 `/tmp{place}`"
+            ));
         }
         let name = self.file.as_ref().map(|file| file.display().to_string());
         if let Some(name) = name.filter(|_| self.has_windows_lines) {
@@ -177,6 +189,21 @@ fn with_extension(path: &Path, extension: &str) -> PathBuf {
     path.with_added_extension(extension)
 }
 
+/// Returns the directory right below the root that a program could not make or write, as its message names it.
+fn top_directory(output: &str) -> Option<String> {
+    let is_about = |line: &&str| NOT_WRITABLE.iter().any(|word| line.contains(word));
+    output.lines().rev().take(20).filter(is_about).find_map(|line| {
+        let is_end = |c: char| c.is_whitespace() || "'\"`:,;\u{2018}\u{2019}".contains(c);
+        line.split(is_end).find_map(|word| {
+            let name = word.strip_prefix('/')?;
+            let is_plain = !name.is_empty() && !name.contains('/');
+            let is_known =
+                matches!(name, "tmp" | "workspace" | "dev" | "proc" | "sys" | "etc" | "usr");
+            (is_plain && !is_known).then(|| word.to_owned())
+        })
+    })
+}
+
 /// Returns names of files in messages of programs: quoted text, and parts between colons.
 fn candidates(output: &str) -> impl Iterator<Item = String> {
     let lines = output
@@ -250,6 +277,23 @@ mod tests {
             assert!(candidates(output).any(|found| found == name), "{output}");
         }
         assert_eq!(candidates("no problem with 'x'").count(), 0);
+    }
+
+    #[test]
+    fn directories_below_the_root_are_found_in_messages() {
+        for (output, place) in [
+            ("fatal: could not create work tree dir '/app': Permission denied", Some("/app")),
+            (
+                "mkdir: cannot create directory \u{2018}/remote\u{2019}: Permission denied",
+                Some("/remote"),
+            ),
+            ("PermissionError: [Errno 13] Permission denied: '/data'", Some("/data")),
+            ("cat: /etc/shadow: Permission denied", None),
+            ("sh: 1: ./x: Permission denied", None),
+            ("no problem with /app", None),
+        ] {
+            assert_eq!(top_directory(output).as_deref(), place, "{output}");
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::args::RunArgs;
 use crate::error::CliError;
 use crate::notebook::Recording;
 use crate::printer::Printer;
+use crate::progress;
 use crate::settings;
 
 /// Runs what the arguments name. The exit status is that of the program.
@@ -74,18 +75,21 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, CliError
     let create = async {
         #[cfg(feature = "docker")]
         super::image::pull_missing(&args.sandbox, printer).await?;
-        let made = if args.reuse { builder.get_or_create().await } else { builder.create().await };
-        made.map_err(CliError::from)
+        let make = async {
+            if args.reuse { builder.get_or_create().await } else { builder.create().await }
+        };
+        let what = format!("creating a {} sandbox", settings::variant_of(&args.sandbox)?);
+        progress::creating(printer, &what, make).await.map_err(CliError::from)
     };
     let mut interrupts = Interrupts::listen()?;
     let sandbox = tokio::select! {
         created = create => created?,
         () = interrupts.next() => return Err(interrupted()),
     };
-    debug!(id = sandbox.id(), "sandbox is ready");
+    debug!(id = %sandbox.id(), "sandbox is ready");
     warn_of_weak_isolation(&sandbox, printer);
     if stays {
-        let id = sandbox.id().unwrap_or_default();
+        let id = sandbox.id();
         printer.note(&format!("the sandbox stays: {id} (use `sandboxes exec`, `sandboxes rm`)"));
     }
     let task = task.in_sandbox(&sandbox);
@@ -359,13 +363,13 @@ impl RunTarget {
             None => run,
         };
         running.follow_code(options.context);
-        Ok(run.stream().await?)
+        Ok(run.stream().await?.into())
     }
 }
 
 /// Returns true when the working directory may be a directory of this host.
 fn has_mounts(sandbox: &Sandbox) -> bool {
-    sandbox.info().is_some_and(|info| info.mounts.iter().any(|mount| mount.writable))
+    sandbox.info().mounts.iter().any(|mount| mount.writable)
 }
 
 async fn end_unless_it_stays(sandbox: &Sandbox, stays: bool, printer: &Printer) {
@@ -376,11 +380,10 @@ async fn end_unless_it_stays(sandbox: &Sandbox, stays: bool, printer: &Printer) 
 
 /// Ends a sandbox. Waits for its end if something could remain on the host: unfinished writes, or a control group.
 pub(crate) async fn end(sandbox: &Sandbox, printer: &Printer) {
-    let must_wait = sandbox.info().is_some_and(|info| {
-        let layers = info.isolation.unwrap_or_default().layers;
-        let has_group = layers.iter().any(|layer| layer.starts_with("cgroup-"));
-        has_group || info.mounts.iter().any(|mount| mount.writable)
-    });
+    let info = sandbox.info();
+    let layers = info.isolation.unwrap_or_default().layers;
+    let has_group = layers.iter().any(|layer| layer.starts_with("cgroup-"));
+    let must_wait = has_group || info.mounts.iter().any(|mount| mount.writable);
     let ended = match must_wait {
         true => sandbox.terminate().await,
         false => sandbox.kill().await,
@@ -392,7 +395,7 @@ pub(crate) async fn end(sandbox: &Sandbox, printer: &Printer) {
 
 /// Warns about a sandbox without strict isolation.
 pub(crate) fn warn_of_weak_isolation(sandbox: &Sandbox, printer: &Printer) {
-    let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
+    let isolation = sandbox.info().isolation.unwrap_or_default();
     match isolation.mode {
         IsolationMode::Strict => {}
         IsolationMode::Off if isolation.boundary == "jupyter-server" => {

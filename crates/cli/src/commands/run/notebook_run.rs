@@ -125,7 +125,7 @@ impl<'a> NotebookRun<'a> {
             let events = run.stream().await?;
             let report = Report::new(self.printer, self.recording.take(), running);
             let report = report.of_cell(index, number);
-            self.current.insert((number, report)).1.follow(events).await?;
+            self.current.insert((number, report)).1.follow(events.into()).await?;
             self.close(running);
             if self.stop.is_some() {
                 break;

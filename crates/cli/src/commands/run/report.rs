@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::SystemTime;
 
 use code_sandboxes::{
     CodeError, Error, ErrorKind, Event, EventKind, EventStream, ExecutionResult, Failure,
     FailureKind, InterpreterState, OutputStream, ResultCollector, ResultItem, Sandbox, Utf8Decoder,
-    unix_now, without_rust,
+    system_time, unix_now, without_rust,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -244,8 +245,8 @@ impl<'a> Report<'a> {
             if !interrupted || running.command().is_none() {
                 result.state = InterpreterState::Lost;
             }
-            result.started_at.get_or_insert(self.started);
-            result.completed_at = Some(unix_now());
+            result.started_at.get_or_insert(system_time(self.started));
+            result.completed_at = Some(SystemTime::now());
             result.execution_error = Some(failure.message.clone());
             result.failure = Some(failure);
         }
@@ -305,7 +306,7 @@ fn not_run(failure: &Failure, hint: Option<&str>) -> CliError {
 /// Metadata of results: the sandbox, and the language.
 #[derive(Debug)]
 pub(super) struct RunMetadata {
-    sandbox_id: Option<String>,
+    sandbox_id: String,
     variant: &'static str,
     pub(super) language: String,
     /// Name of the kernel specification, and language of the kernel, of a sandbox with a Jupyter kernel.
@@ -320,9 +321,9 @@ impl RunMetadata {
     pub(super) fn for_sandbox(sandbox: &Sandbox, language: &str) -> Self {
         let (sandbox_id, variant) = (sandbox.id(), sandbox.variant().as_str());
         let info = sandbox.info();
-        let text = |key| Some(info.as_ref()?.metadata.get(key)?.as_str()?.to_owned());
+        let text = |key| Some(info.metadata.get(key)?.as_str()?.to_owned());
         let (kernel, kernel_language) = (text("kernel"), text("language"));
-        let disk = info.as_ref().and_then(disk_limit);
+        let disk = disk_limit(&info);
         Self { sandbox_id, variant, language: language.to_owned(), kernel, kernel_language, disk }
     }
 
@@ -342,7 +343,7 @@ impl RunMetadata {
         mut object: Value,
         exported: &ExportedFiles,
     ) -> Result<(), CliError> {
-        name_sandbox(&mut object, self.sandbox_id.as_deref());
+        name_sandbox(&mut object, Some(&self.sandbox_id));
         object["variant"] = self.variant.into();
         object["language"] = self.language.as_str().into();
         if printer.format() == Format::JsonLines {
@@ -391,8 +392,8 @@ pub(super) fn object(result: &ExecutionResult) -> Value {
     let mut object = json!(result);
     object["success"] = result.success().into();
     object["text"] = json!(result.text());
-    object["stdout"] = result.stdout().into();
-    object["stderr"] = result.stderr().into();
+    object["stdout"] = result.stdout_trimmed().into();
+    object["stderr"] = result.stderr_trimmed().into();
     object["duration"] = json!(result.duration().map(|duration| duration.as_secs_f64()));
     object
 }
