@@ -17,18 +17,8 @@ use support::ControlPlane;
 
 /// The groups about what runtimes do. The others are about kernels, files and programs on any Jupyter Server, which
 /// `backend-jupyter` runs.
-const GROUPS: [&str; 10] = [
-    "cancellation",
-    "concurrency",
-    "contexts",
-    "detached",
-    "exec",
-    "unsupported",
-    "interrupt",
-    "lifecycle",
-    "snapshots",
-    "timeout",
-];
+const GROUPS: [&str; 6] =
+    ["cancellation", "detached", "unsupported", "lifecycle", "snapshots", "timeout"];
 
 fn main() -> ExitCode {
     // Without an interpreter there is nothing to run against, and `start` has said so.
