@@ -114,17 +114,43 @@ fn tag_of(pid: u32) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Child, Command, Stdio};
     use std::time::Instant;
+
+    use rustix::process::{Pid, Signal, kill_process_group};
 
     use super::*;
 
     /// A shell command that uses some time.
     const BURN: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
 
-    fn shell(script: &str) -> std::process::Child {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).stdin(Stdio::null()).spawn().unwrap()
+    /// A shell in a process group of its own, which ends with this.
+    struct Shell(Child);
+
+    impl Shell {
+        fn start(script: &str) -> Self {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::null()).process_group(0);
+            Self(command.spawn().unwrap())
+        }
+
+        fn id(&self) -> u32 {
+            self.0.id()
+        }
+
+        fn kill(&mut self) {
+            if matches!(self.0.try_wait(), Ok(None)) {
+                kill_process_group(Pid::from_child(&self.0), Signal::KILL).unwrap();
+                self.0.wait().unwrap();
+            }
+        }
+    }
+
+    impl Drop for Shell {
+        fn drop(&mut self) {
+            self.kill();
+        }
     }
 
     fn shows(clock: &mut ProcTree, least: Duration) -> bool {
@@ -141,42 +167,36 @@ mod tests {
     #[test]
     fn time_of_children_counts_living_and_dead() {
         let script = format!("read x 2>/dev/null; sleep 0.2; ({BURN}); ({BURN}) & wait; sleep 100");
-        let mut root = shell(&script);
+        let mut root = Shell::start(&script);
         let mut clock = ProcTree::new(root.id(), None);
         assert_eq!(clock.used(), Duration::ZERO, "nothing was used yet");
         assert!(shows(&mut clock, Duration::from_millis(100)));
         let shown = clock.used();
         assert!(clock.used() >= shown, "it never goes back");
-        root.kill().unwrap();
-        root.wait().unwrap();
+        root.kill();
         assert!(clock.used() >= shown / 2, "what is gone still counts");
     }
 
     #[test]
     fn the_dead_of_others_do_not_count() {
-        let mut root = shell("sleep 100");
+        let root = Shell::start("sleep 100");
         let mut clock = ProcTree::new(root.id(), None);
         // As in a cell whose first process is this one.
         (clock.first, clock.tag) = (Some(std::process::id()), Some("uts:[0]".into()));
-        let mut other = shell(BURN);
+        let other = Shell::start(BURN);
         while !ProcStat::read(other.id()).is_some_and(|seen| seen.dead) {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(ProcStat::read(other.id()).is_some_and(|seen| seen.times.own >= 5), "control");
         assert!(clock.used() < Duration::from_millis(50), "{:?}", clock.used());
-        other.wait().unwrap();
-        root.kill().unwrap();
-        root.wait().unwrap();
     }
 
     #[test]
     fn time_of_others_does_not_count() {
-        let mut root = shell("sleep 100");
-        let mut other = shell(BURN);
+        let root = Shell::start("sleep 100");
+        let mut other = Shell::start(BURN);
         let mut clock = ProcTree::new(root.id(), None);
-        other.wait().unwrap();
+        other.0.wait().unwrap();
         assert!(clock.used() < Duration::from_millis(50), "{:?}", clock.used());
-        root.kill().unwrap();
-        root.wait().unwrap();
     }
 }
