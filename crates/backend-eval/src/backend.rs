@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_cells::health_in_cells;
+use sandbox_cells::visible_paths::check_user;
 use sandbox_core::{
     Backend, ByteSize, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health,
     Instance, IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
@@ -80,6 +81,7 @@ fn check(spec: &CreateSpec) -> Result<Capabilities> {
         with_unsupported_hint(error, spec, Variant::LOCAL_EVAL, enforced)
     })?;
     check_size(spec)?;
+    check_user(spec)?;
     if let Some(name) = spec.environment.as_deref().filter(|name| !is_own_environment(name)) {
         return Err(Error::new(
             ErrorKind::NotFound,

@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use sandbox_cells::cell::{CellHost, ZygoteSource};
 use sandbox_cells::launchers::{CellLaunchers, isolation_info};
 use sandbox_cells::mounts;
-use sandbox_cells::visible_paths::{cell_spec, environment};
+use sandbox_cells::visible_paths::{cell_spec, check_user, environment, home_of};
 use sandbox_cells::zygotes::Zygotes;
 use sandbox_cells::{InCell, base_for_cell, health_in_cells};
 use sandbox_core::{
@@ -114,6 +114,7 @@ fn check(spec: &CreateSpec, ipython: bool) -> Result<Capabilities> {
         with_unsupported_hint(error, spec, Variant::LOCAL_JUPYTER, enforced)
     })?;
     check_size(spec)?;
+    check_user(spec)?;
     Ok(capabilities)
 }
 
@@ -172,7 +173,7 @@ impl JupyterBackend {
             }
         });
         let cell = cell?;
-        let home = if strict { Path::new("/home/sandbox") } else { cell.work_dir() };
+        let home = if strict { home_of(&spec) } else { cell.work_dir().to_owned() };
         let home = home.to_string_lossy().into_owned();
         let cwd = working_directory(&cell, &spec);
         let mut env = environment(&spec, &installed.programs(), Path::new(&home));

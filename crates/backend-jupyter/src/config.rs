@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sandbox_cells::visible_paths::{USER_OPTION, is_user};
 use sandbox_core::{Error, Result, Secret, SingleUse};
 use sandbox_engine::pip_options;
 use serde_json::{Map, Value};
@@ -74,7 +75,7 @@ pub(crate) struct Options {
 }
 
 /// What is for kernels that are started on this host.
-const OF_THIS_HOST: [&str; 4] = ["python", "transport", "warm", "interpreter"];
+const OF_THIS_HOST: [&str; 5] = ["python", "transport", "user", "warm", "interpreter"];
 
 impl Options {
     /// Whether packages can be installed where its kernels are.
@@ -129,6 +130,7 @@ impl Options {
                 ("transport", Value::String(name)) if name == "tcp" => {
                     options.transport = Some(Transport::Tcp);
                 }
+                (USER_OPTION, Value::String(name)) if is_user(name) => {}
                 ("warm", Value::Bool(warm)) => options.warm = *warm,
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
@@ -206,7 +208,7 @@ fn unknown(key: &str) -> Error {
         "provider_options",
         format!(
             "of local-jupyter have no {key:?} of that value; known: kernel (name), python (path), transport (\"ipc\" or \
-             \"tcp\"), warm (true or false), interpreter (\"eager\" or \"lazy\"), pip (list of options of pip), server_url, token, kernel_id \
+             \"tcp\"), warm (true or false), interpreter (\"eager\" or \"lazy\"), user (name), pip (list of options of pip), server_url, token, kernel_id \
              (text), headers (names with text), connection_file (path)"
         ),
     )

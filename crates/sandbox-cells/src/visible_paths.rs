@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_core::{ByteSize, CreateSpec, IsolationMode};
+use sandbox_core::{ByteSize, CreateSpec, Error, IsolationMode, Result};
 use sandbox_isolation::{CellSpec, Resource, Rlimit, is_of_system};
 
 use super::gate::needs_gate;
@@ -23,8 +23,42 @@ const SHARED: [&str; 16] = [
 /// The same in the home of any user.
 const SHARED_IN_HOME: [&str; 6] = [".local", ".config", ".cache", ".cargo", ".ssh", "bin"];
 
-/// The home of the user of a cell.
-const HOME: &str = "/home/sandbox";
+/// The option of a create that names the user of a cell.
+pub const USER_OPTION: &str = "user";
+
+/// The user of a cell whose create names none.
+const USER: &str = "sandbox";
+
+/// Returns the name of the user of a cell: 1 to 32 of `a-z 0-9 _ -`.
+pub fn user_of(spec: &CreateSpec) -> &str {
+    spec.provider_options.get(USER_OPTION).and_then(|name| name.as_str()).unwrap_or(USER)
+}
+
+/// Refuses a user where users are those of the host.
+///
+/// # Errors
+/// `Unsupported` for a user without strict isolation.
+pub fn check_user(spec: &CreateSpec) -> Result<()> {
+    if spec.isolation == IsolationMode::Strict || !spec.provider_options.contains_key(USER_OPTION) {
+        return Ok(());
+    }
+    let message = format!("a user cannot be chosen with isolation `{}`", spec.isolation);
+    Err(Error::unsupported("create", message).with_context("field", USER_OPTION))
+}
+
+/// Returns the home of the user of a strict cell.
+pub fn home_of(spec: &CreateSpec) -> PathBuf {
+    Path::new("/home").join(user_of(spec))
+}
+
+/// Returns true for a name that the user of a cell can have.
+pub fn is_user(name: &str) -> bool {
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    let starts = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
+    let taken = ["root", "nobody", "tty", "nogroup"].contains(&name);
+    starts && name.len() <= 32 && name.bytes().all(plain) && !taken
+}
 
 /// The settings of pip in a virtual environment, which apply only to that environment.
 const PIP_SETTINGS: &str = "pip.conf";
@@ -55,7 +89,9 @@ pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
         IsolationMode::Strict => CellSpec::strict(),
     };
     cell.gate = needs_gate(spec);
-    let home = spec.env.get("HOME").map_or(HOME, String::as_str);
+    user_of(spec).clone_into(&mut cell.user);
+    let own_home = home_of(spec);
+    let home = spec.env.get("HOME").map_or_else(|| own_home.to_string_lossy(), Into::into);
     for path in shown_paths(directories) {
         let parts = (spec.isolation == IsolationMode::Strict).then(|| parts_of_environment(&path));
         match parts.flatten() {
@@ -162,8 +198,9 @@ pub fn environment(
     programs: &[PathBuf],
     home: &Path,
 ) -> BTreeMap<String, String> {
+    let user = user_of(spec);
     let mut env = BTreeMap::from(
-        [("LANG", "C.UTF-8"), ("SHELL", "/bin/sh"), ("USER", "sandbox"), ("LOGNAME", "sandbox")]
+        [("LANG", "C.UTF-8"), ("SHELL", "/bin/sh"), ("USER", user), ("LOGNAME", user)]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
     env.insert("HOME".into(), home.to_string_lossy().into_owned());

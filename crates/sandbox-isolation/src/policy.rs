@@ -35,10 +35,25 @@ const MASKED: [&str; 10] = [
 ];
 const READ_ONLY: [&str; 6] = ["bus", "fs", "irq", "pressure", "sys", "sysrq-trigger"];
 
-const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
-    sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/sh\n\
-    nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
-const GROUP: &str = "root:x:0:\ntty:x:5:\nsandbox:x:1000:\nnogroup:x:65534:\n";
+/// Returns the accounts of a cell.
+fn passwd(user: &str) -> String {
+    format!(
+        "root:x:0:0:root:/root:/usr/sbin/nologin\n\
+         {user}:x:{CELL_ID}:{CELL_ID}:{user}:/home/{user}:/bin/sh\n\
+         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    )
+}
+
+/// Returns the groups of a cell.
+fn group(user: &str) -> String {
+    format!("root:x:0:\ntty:x:5:\n{user}:x:{CELL_ID}:\nnogroup:x:65534:\n")
+}
+
+/// Returns the home of the user of a cell.
+pub(crate) fn home_of(user: &str) -> PathBuf {
+    Path::new("/home").join(user)
+}
+
 const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n\
     networks: files\nprotocols: files\nservices: files\n";
 /// Without a gate nothing listens there, so a lookup fails at once.
@@ -61,7 +76,7 @@ pub(crate) fn strict(
         base: host.base.clone(),
         options: format!("size={},nr_inodes={},mode=1777", spec.disk_bytes, spec.disk_inodes),
     });
-    plan.own_directories();
+    plan.own_directories(&home_of(&spec.user));
     for entry in &host.system {
         plan.entry(entry);
     }
@@ -86,7 +101,8 @@ pub(crate) fn strict(
     plan.close_root();
     plan.op(Op::ChangeDirectory(WORK_DIR.into()));
     let devices = writable_devices(host, profile);
-    if let Some(ruleset) = Ruleset::strict(host.landlock, &own, &devices) {
+    let home = home_of(&spec.user);
+    if let Some(ruleset) = Ruleset::strict(host.landlock, &home, &own, &devices) {
         plan.op(Op::Ruleset(ruleset));
     }
     plan.op(Op::Filter(Filter::new(profile)));
@@ -213,6 +229,17 @@ fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
         return invalid(format!(
             "the host name {:?} is not 1 to 63 of `A-Z a-z 0-9 -`",
             spec.hostname
+        ));
+    }
+    let user = spec.user.as_bytes();
+    let plain =
+        |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(byte);
+    let taken = ["root", "nobody", "tty", "nogroup"].contains(&spec.user.as_str());
+    let starts = user.first().is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'_');
+    if !starts || user.len() > 32 || !user.iter().all(plain) || taken {
+        return invalid(format!(
+            "the user {:?} is not 1 to 32 of `a-z 0-9 _ -`, or is taken",
+            spec.user
         ));
     }
     // The kernel takes zero as no limit.
@@ -405,8 +432,8 @@ impl Builder {
 
     fn configuration(&mut self, spec: &CellSpec) {
         let hostname = &spec.hostname;
-        self.file("/etc/passwd", PASSWD);
-        self.file("/etc/group", GROUP);
+        self.file("/etc/passwd", passwd(&spec.user));
+        self.file("/etc/group", group(&spec.user));
         self.file("/etc/hostname", format!("{hostname}\n"));
         self.file(
             "/etc/hosts",
@@ -443,19 +470,19 @@ impl Builder {
         self.mount("tmpfs", "/dev/shm", Attributes::PLAIN, shared);
     }
 
-    fn own_directories(&mut self) {
+    fn own_directories(&mut self, home: &Path) {
         const OPEN: u32 = 0o1777;
         for (path, mode, owner) in [
-            (WORK_DIR, 0o755, Owner::Cell),
-            ("/data", 0o755, Owner::Cell),
-            ("/etc", 0o755, Owner::Outside),
-            ("/home", 0o755, Owner::Outside),
-            ("/home/sandbox", 0o755, Owner::Cell),
-            ("/run", 0o755, Owner::Cell),
-            ("/sys", 0o755, Owner::Outside),
-            ("/tmp", OPEN, Owner::Outside),
-            ("/var", 0o755, Owner::Outside),
-            ("/var/tmp", OPEN, Owner::Outside),
+            (Path::new(WORK_DIR), 0o755, Owner::Cell),
+            (Path::new("/data"), 0o755, Owner::Cell),
+            (Path::new("/etc"), 0o755, Owner::Outside),
+            (Path::new("/home"), 0o755, Owner::Outside),
+            (home, 0o755, Owner::Cell),
+            (Path::new("/run"), 0o755, Owner::Cell),
+            (Path::new("/sys"), 0o755, Owner::Outside),
+            (Path::new("/tmp"), OPEN, Owner::Outside),
+            (Path::new("/var"), 0o755, Owner::Outside),
+            (Path::new("/var/tmp"), OPEN, Owner::Outside),
         ] {
             self.op(directory(path, mode, owner));
             if owner == Owner::Cell || mode == OPEN {

@@ -134,6 +134,9 @@ pub struct CellSpec {
     pub cpu: Option<u32>,
     /// Its host name, at most 63 of `A-Z a-z 0-9 -`. Strict only.
     pub hostname: String,
+    /// The name of its user, 1 to 32 of `a-z 0-9 _ -`, not `root` or `nobody`. Its home is the directory of that name in
+    /// `/home`. Strict only.
+    pub user: String,
     /// Forbids all sockets except connected pairs. Confined only: a strict cell has a network of its own.
     pub no_network: bool,
     /// Redirects its connections to [`GateSockets`](crate::GateSockets) for the host. Otherwise it reaches only its own
@@ -168,6 +171,7 @@ impl CellSpec {
             memory: None,
             cpu: None,
             hostname: "sandbox".to_owned(),
+            user: "sandbox".to_owned(),
             no_network: false,
             gate: false,
             rlimits: vec![

@@ -27,9 +27,12 @@ pub(crate) struct Ruleset {
     pub(crate) rules: Vec<Rule>,
 }
 
-/// Directories of a strict cell in which its code may do anything.
-const OWN: [&str; 7] =
-    ["/workspace", "/data", "/home/sandbox", "/run", "/tmp", "/var/tmp", "/dev/shm"];
+/// Directories of a strict cell in which its code may do anything, with the home of its user.
+fn own(home: &Path) -> [&Path; 7] {
+    let [workspace, data, run, tmp, var_tmp, shm] =
+        ["/workspace", "/data", "/run", "/tmp", "/var/tmp", "/dev/shm"].map(Path::new);
+    [workspace, data, home, run, tmp, var_tmp, shm]
+}
 
 /// Writable devices that a confined cell shares with the host.
 ///
@@ -52,9 +55,14 @@ impl Ruleset {
     /// The ruleset has no scopes: the namespaces already separate the cell, and scopes would also separate the programs
     /// of one cell. `mounted` are the writable mounts of the host. `devices` are the devices that may be opened for
     /// writing in `/dev`.
-    pub(crate) fn strict(version: i32, mounted: &[PathBuf], devices: &[PathBuf]) -> Option<Self> {
+    pub(crate) fn strict(
+        version: i32,
+        home: &Path,
+        mounted: &[PathBuf],
+        devices: &[PathBuf],
+    ) -> Option<Self> {
         let all = write_rights(version)?;
-        let own = OWN.iter().map(PathBuf::from).chain(mounted.iter().cloned());
+        let own = own(home).into_iter().map(PathBuf::from).chain(mounted.iter().cloned());
         let own = own.map(|path| Rule { path, rights: without_devices(all) });
         let settings = (AccessFs::WriteFile | AccessFs::Truncate) & all;
         let device = (settings | (all & AccessFs::IoctlDev)).bits();
