@@ -6,6 +6,7 @@ mod docker_compat;
 mod image;
 mod interactive;
 mod kernel;
+mod serve;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ pub(crate) use self::image::{BuildArgs, ImageArgs, ImageCommand};
 use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
 pub(crate) use self::interactive::{ReplArgs, SandboxTarget, ShellArgs};
 pub(crate) use self::kernel::KernelArgs;
+use self::serve::SERVE_EXAMPLES;
+pub(crate) use self::serve::ServeArgs;
 use crate::exit;
 use crate::languages::{self, Language};
 use crate::time;
@@ -156,6 +159,9 @@ pub(crate) enum Command {
     #[cfg(feature = "docker")]
     #[command(after_help = IMAGE_EXAMPLES)]
     Image(ImageArgs),
+    /// Serve sandboxes to the official SDKs of E2B, on this host
+    #[command(after_help = SERVE_EXAMPLES, mut_arg("timeout", |timeout| without_limit(timeout).hide(true)))]
+    Serve(Box<ServeArgs>),
     /// Create a sandbox of each variant, run a command in it, and end it
     Test(ProviderArgs),
     /// List environments for new sandboxes

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cell::{CellFiles, CellHost};
+use crate::visible_paths::{USER_OPTION, home_of};
 use futures_util::future::BoxFuture;
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_engine::host::FileSystem;
@@ -38,7 +39,12 @@ pub fn base_for_cell(cell: Arc<CellHost>, mut spec: SandboxBaseSpec<'_>) -> Resu
         })
     };
     let first = cell.cell().pid();
-    let work_dir = cell.cell().work_dir().to_string_lossy().into_owned();
+    // A user that was chosen works at home.
+    let work_dir = match spec.create.provider_options.contains_key(USER_OPTION) {
+        true => home_of(spec.create),
+        false => cell.cell().work_dir().to_owned(),
+    };
+    let work_dir = work_dir.to_string_lossy().into_owned();
     let base = SandboxBase::new(Arc::default(), cell, Some(files), closing, network, spec)
         .with_work_dir(&work_dir);
     base.expiry.end_with_maker_of(first);

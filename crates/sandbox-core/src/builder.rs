@@ -359,6 +359,14 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         Ok(UnstartedSandbox::new(backend, spec, timeout))
     }
 
+    /// Returns the backend, with its layers, and the checked spec, for a program that makes sandboxes of its own from them.
+    ///
+    /// # Errors
+    /// As [`SandboxBuilder::build`].
+    pub fn into_parts(self) -> Result<(Arc<dyn Backend>, CreateSpec)> {
+        self.checked().map(|(backend, spec, _)| (backend, spec))
+    }
+
     /// The backend, and what is asked of it.
     pub(crate) fn checked(self) -> Result<(Arc<dyn Backend>, CreateSpec, Duration)> {
         if let Some(problem) = self.problem {

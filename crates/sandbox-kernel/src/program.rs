@@ -5,7 +5,7 @@ use sandbox_python::part;
 use serde_json::{Map, Value, json};
 
 /// Parts of the worker that the program uses.
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 15] = [
     "codec",
     "streams",
     "library",
@@ -18,6 +18,7 @@ const PARTS: [&str; 14] = [
     "variables",
     "errors",
     "hooks",
+    "charts",
     "installed",
     "magics",
 ];

@@ -66,6 +66,7 @@ pub const PARTS: [(&str, &str); 31] = [
     ("tools", include_str!("worker/tools.py")),
     ("hooks", include_str!("worker/hooks.py")),
     ("rich", include_str!("worker/rich.py")),
+    ("charts", include_str!("worker/charts.py")),
     ("shell", include_str!("worker/shell.py")),
     ("double_fork", include_str!("worker/double_fork.py")),
     ("checkpoint", include_str!("worker/checkpoint.py")),

@@ -18,6 +18,7 @@ mod pause;
 mod providers;
 mod repl;
 mod run;
+mod serve;
 mod shell;
 mod snapshot;
 mod stop;
@@ -82,10 +83,10 @@ pub(crate) fn execute(cli: Cli) -> u8 {
     status
 }
 
-/// Makes the runtime: two threads for the supervisor, which serves many clients, and otherwise one, which starts faster.
+/// Makes the runtime: two threads for what serves many clients, and otherwise one, which starts faster.
 fn runtime(command: &Command) -> io::Result<Runtime> {
     match command {
-        Command::Supervisor(_) => {
+        Command::Serve(_) | Command::Supervisor(_) => {
             Builder::new_multi_thread().worker_threads(2).enable_all().build()
         }
         _ => Builder::new_current_thread().enable_all().build(),
@@ -124,6 +125,7 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, CliError> {
         Command::Snapshot(args) => snapshot::snapshot(&args, printer).await,
         #[cfg(feature = "docker")]
         Command::Image(args) => image::image(&args, printer).await,
+        Command::Serve(args) => serve::serve(&args, printer).await,
         Command::Test(args) => test::test(&args, printer).await,
         Command::Environments(args) => environments::environments(&args, printer).await,
         Command::Providers(args) => providers::providers(&args, printer).await,

@@ -36,6 +36,7 @@ fn the_help_has_examples_and_exit_statuses() {
       resume        Resume paused sandboxes
       snapshot      Store the state of a sandbox, and start others from it
       image         Build, list and fetch images that local-docker starts from
+      serve         Serve sandboxes to the official SDKs of E2B, on this host
       test          Create a sandbox of each variant, run a command in it, and end it
       environments  List environments for new sandboxes
       providers     List the variants by what they can do; with -p, all about one

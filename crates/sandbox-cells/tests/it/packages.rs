@@ -13,6 +13,7 @@ pub(crate) const CASES: &[Case] = &[
     ("pandas_frames", pandas_frames),
     ("pillow_images", pillow_images),
     ("figures", figures),
+    ("charts", charts),
     ("a_backend_of_the_user_stays", a_backend_of_the_user_stays),
     ("preimported", preimported),
     ("figures_of_plotly", figures_of_plotly),
@@ -51,22 +52,24 @@ fn pillow_images() {
 }
 
 const IMAGE: &[&str] = &["text/plain", "image/png"];
+/// A figure with data has that data, too.
+const CHART: &[&str] = &["text/plain", "image/png", "application/vnd.code-sandboxes.chart+json"];
 
 fn figures() {
     let mut worker = Worker::new();
     let plot = worker.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('t');");
-    expect(&plot, &[(WireDisplayKind::Display, IMAGE)]);
+    expect(&plot, &[(WireDisplayKind::Display, CHART)]);
     assert!(plot.displays().next().expect("display").1[1].data.starts_with("iVBOR"));
     expect(&worker.run("1"), &[(WireDisplayKind::Result, &["text/plain"])]);
     expect(
         &worker.run("fig, ax = plt.subplots(); ax.plot([1])\nfig"),
-        &[(WireDisplayKind::Result, IMAGE)],
+        &[(WireDisplayKind::Result, CHART)],
     );
     expect(
         &worker.run("plt.figure(); plt.figure();"),
         &[(WireDisplayKind::Display, IMAGE), (WireDisplayKind::Display, IMAGE)],
     );
-    expect(&worker.run("display(fig)"), &[(WireDisplayKind::Display, IMAGE)]);
+    expect(&worker.run("display(fig)"), &[(WireDisplayKind::Display, CHART)]);
     // `show` shows at once.
     worker.start(&cell("plt.plot([3]); plt.show(); import time; time.sleep(30)"), None);
     assert!(matches!(worker.reply(), Some(sandbox_engine::Reply::Display { .. })));
@@ -77,6 +80,62 @@ fn figures() {
     let broken = other.run("plt.title('$\\\\frac$');");
     assert!(broken.stderr().contains("failed"), "{}", broken.stderr());
     assert_eq!(other.run("1").text(), Some("1"));
+}
+
+/// The kinds of charts, by the code that draws one and what its data has to contain.
+const CHARTS: [(&str, &[&str]); 9] = [
+    (
+        "plt.plot([1, 2], [3, 4], label='a'); plt.axhline(3); plt.xlabel('Time (s)')",
+        &[
+            "\"type\":\"line\"",
+            "\"x_unit\":\"s\"",
+            "[{\"label\":\"a\",\"points\":[[1.0,3.0],[2.0,4.0]]}]",
+        ],
+    ),
+    ("plt.scatter([1], [2])", &["\"type\":\"scatter\"", "\"points\":[[1.0,2.0]]"]),
+    (
+        "plt.bar(['u', 'v'], [3, 4], label='g')",
+        &["\"type\":\"bar\"", "{\"label\":\"v\",\"group\":\"g\",\"value\":4.0}"],
+    ),
+    (
+        "plt.barh(['u'], [3]); plt.xlabel('x')",
+        &["\"y_label\":\"x\"", "{\"label\":\"u\",\"group\":\"Group 0\",\"value\":3.0}"],
+    ),
+    (
+        "plt.pie([1, 3], labels=['q', 'r'])",
+        &["\"type\":\"pie\"", "{\"label\":\"r\",\"angle\":270.0,\"radius\":1.0}"],
+    ),
+    (
+        "plt.boxplot([[1, 2, 3, 4, 5, 20]])",
+        &[
+            "\"type\":\"box_and_whisker\"",
+            "\"min\":1.0,\"first_quartile\":2.25,\"median\":3.5,\"third_quartile\":4.75,\"max\":5.0,\"outliers\":[20.0]",
+        ],
+    ),
+    (
+        "_, a = plt.subplots(1, 2); a[0].plot([1]); a[1].bar(['u'], [1]); plt.suptitle('s')",
+        &["{\"type\":\"superchart\",\"title\":\"s\"", "\"type\":\"line\"", "\"type\":\"bar\""],
+    ),
+    (
+        "import datetime; plt.plot([datetime.date(2024, 1, 2)], [1])",
+        &["\"x_scale\":\"datetime\"", "[[\"2024-01-02\",1.0]]"],
+    ),
+    ("plt.imshow([[1, 2]])", &["{\"type\":\"unknown\",\"title\":null,\"elements\":[]}"]),
+];
+
+fn charts() {
+    let mut worker = Worker::new();
+    worker.run("import matplotlib.pyplot as plt");
+    for (code, parts) in CHARTS {
+        let outcome = worker.run(&format!("{code};"));
+        expect(&outcome, &[(WireDisplayKind::Display, CHART)]);
+        let data = outcome.displays().next().expect("display").1[2].data.clone();
+        for part in parts {
+            assert!(data.contains(part), "{code}: no {part} in {data}");
+        }
+    }
+    let large = worker.run("plt.plot(range(60000));");
+    expect(&large, &[(WireDisplayKind::Display, IMAGE)]);
 }
 
 fn a_backend_of_the_user_stays() {
@@ -121,7 +180,7 @@ fn preimported() {
         .expect("zygote");
     let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
     let figure = worker.run("import matplotlib.pyplot as plt\nplt.plot([1]);");
-    expect(&figure, &[(WireDisplayKind::Display, IMAGE)]);
+    expect(&figure, &[(WireDisplayKind::Display, CHART)]);
     let draw = || {
         Worker::fork(&zygote, &plain_fork())
             .expect("worker")

@@ -116,6 +116,8 @@ impl fmt::Display for Ruleset {
 mod tests {
     use super::*;
 
+    const HOME: &str = "/home/sandbox";
+
     fn dev() -> [PathBuf; 1] {
         ["/dev".into()]
     }
@@ -128,12 +130,12 @@ mod tests {
     #[test]
     fn old_kernels_get_no_ruleset() {
         for version in [-38, 0, 1] {
-            assert_eq!(Ruleset::strict(version, &[], &dev()), None);
+            assert_eq!(Ruleset::strict(version, HOME.as_ref(), &[], &dev()), None);
             assert_eq!(Ruleset::confined(version, &[], Path::new("/w")), None);
         }
         // It has no right for truncating files. Mounts protect a strict cell's files, but nothing protects a confined
         // cell's.
-        assert!(Ruleset::strict(2, &[], &dev()).is_some());
+        assert!(Ruleset::strict(2, HOME.as_ref(), &[], &dev()).is_some());
         assert_eq!(Ruleset::confined(2, &[], Path::new("/w")), None);
         let oldest = Ruleset::confined(MIN_VERSION_CONFINED, &[], Path::new("/w")).unwrap();
         assert_ne!(oldest.handled & AccessFs::Truncate as u64, 0);
@@ -160,7 +162,7 @@ mod tests {
     fn only_handled_rights_are_granted() {
         for version in 2..12 {
             let rulesets = [
-                Ruleset::strict(version, &[], &dev()),
+                Ruleset::strict(version, HOME.as_ref(), &[], &dev()),
                 Ruleset::confined(version, &["/usr".into()], Path::new("/w")),
             ];
             for ruleset in rulesets.into_iter().flatten() {
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn system_directories_and_the_root_itself_are_not_writable() {
-        let ruleset = Ruleset::strict(7, &[], &dev()).unwrap();
+        let ruleset = Ruleset::strict(7, HOME.as_ref(), &[], &dev()).unwrap();
         for path in ["/", "/usr", "/etc", "/home", "/var", "/sys"] {
             assert_eq!(rights_at(&ruleset, path), BitFlags::EMPTY, "{path}");
         }
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn scopes_are_used_only_without_namespaces() {
-        assert_eq!(Ruleset::strict(7, &[], &dev()).unwrap().scopes, 0);
+        assert_eq!(Ruleset::strict(7, HOME.as_ref(), &[], &dev()).unwrap().scopes, 0);
         assert_eq!(Ruleset::confined(5, &[], Path::new("/w")).unwrap().scopes, 0);
         assert_eq!(Ruleset::confined(6, &[], Path::new("/w")).unwrap().scopes, 3);
     }

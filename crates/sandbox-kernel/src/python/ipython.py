@@ -397,3 +397,24 @@ def nested_run():
 
     run.__doc__ = original.__doc__
     asyncio.run = asyncio.runners.run = run
+
+
+# The data of a chart.
+CHART = "application/vnd.code-sandboxes.chart+json"
+
+
+def describes_charts(shell):
+    """Adds the data of figures of matplotlib to their images."""
+    bundles = shell.display_formatter.mimebundle_formatter
+    bundles.for_type_by_name("matplotlib.figure", "Figure", chart_bundle)
+
+
+def chart_bundle(figure):
+    try:
+        # Labels of ticks are known only then.
+        figure.draw_without_rendering()
+        chart = load("charts")["describe"](figure)
+    except Exception:
+        # A figure that is not understood has its image.
+        chart = None
+    return {CHART: chart} if chart else {}

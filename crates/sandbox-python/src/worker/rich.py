@@ -252,13 +252,22 @@ def limited(driver, bundle):
     return kept
 
 
+# The data of a chart.
+CHART = "application/vnd.code-sandboxes.chart+json"
+
+
 def figure_bundle(driver, value):
     """Draws a matplotlib figure, which has no method for this."""
     figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
     if figure is None or not isinstance(value, figure):
         return None
     image = attempt(driver, lambda: draw(value))
-    return {"text/plain": repr(value), "image/png": image}
+    # Labels of ticks are known when it has been drawn. A figure that is not understood has its image.
+    try:
+        chart = load("charts")["describe"](value)
+    except Exception:
+        chart = None
+    return {"text/plain": repr(value), "image/png": image, CHART: chart}
 
 
 def draw(figure):

@@ -33,6 +33,8 @@ pub(super) struct App {
     pub(super) key: AccessKey,
     /// `localhost:PORT`, below which each port of a sandbox has a host name.
     pub(super) domain: String,
+    /// Sandboxes outlive the server.
+    pub(super) keep: bool,
     pub(super) table: SandboxTable<Record>,
     pub(super) creates: Creates,
     pub(super) faults: Option<Faults>,

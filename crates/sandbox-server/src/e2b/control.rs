@@ -237,7 +237,7 @@ pub(super) async fn set_timeout(
     let record = find(&app, &id)?;
     let seconds = request.timeout.ok_or_else(|| ApiError::bad_request("timeout is missing"))?;
     let lifetime = app.ceiling.lifetime(Duration::from_secs(seconds))?;
-    record.clock.set(lifetime, false);
+    record.set_lifetime(lifetime, false).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -253,7 +253,8 @@ pub(super) async fn refresh(
     if seconds > MAX_REFRESH {
         return Err(ApiError::bad_request(format!("duration must be at most {MAX_REFRESH}")));
     }
-    record.clock.set(app.ceiling.lifetime(Duration::from_secs(seconds))?, true);
+    let lifetime = app.ceiling.lifetime(Duration::from_secs(seconds))?;
+    record.set_lifetime(lifetime, true).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

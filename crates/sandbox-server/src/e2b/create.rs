@@ -259,7 +259,9 @@ pub(super) async fn start(
     let room = app.table.reserve()?;
     let variant = app.backend.variant();
     let user = user_of(variant, &mut spec);
-    if app.backend.capabilities().lifetime {
+    if app.keep {
+        spec.detached = Some(wanted.lifetime);
+    } else if app.backend.capabilities().lifetime {
         // A sandbox of this server has its own clock, which a pause stops. This is the end that nothing moves.
         spec.lifetime.get_or_insert(app.ceiling.max_lifetime.saturating_mul(2));
     }

@@ -1,7 +1,6 @@
 //! The code interpreter of a sandbox: runs as lines of JSON, and contexts.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -109,19 +108,17 @@ async fn run(record: &Record, request: ExecuteRequest) -> Result<EventStream, Re
     let code = record.instance.code()?;
     let mut run = RunCode::new(request.code);
     run.env.extend(request.env_vars.unwrap_or_default());
+    if let Some(id) = request.context_id.as_deref().filter(|id| *id != DEFAULT) {
+        // A backend makes a context for a name that it does not know.
+        exists(record, id).await?;
+    }
     run.context = match (request.context_id, language(request.language.as_deref())) {
         (Some(id), _) => Some(id),
         (None, Some(language)) => Some(context_of(code, language).await?),
         (None, None) => None,
     };
     run.validate()?;
-    let wanted = run.context.clone();
-    code.run_code(&CallContext::new(), run).await.map_err(|error| match (error.kind(), wanted) {
-        (ErrorKind::NotFound, Some(id)) => {
-            Refusal(StatusCode::NOT_FOUND, format!("Context {id} not found"))
-        }
-        _ => error.into(),
-    })
+    Ok(code.run_code(&CallContext::new(), run).await?)
 }
 
 /// Returns the context that a language has in each sandbox, and makes it for the first run.
@@ -371,7 +368,7 @@ pub(super) async fn delete_context(
     Ok(Json(Value::Null))
 }
 
-async fn exists(record: &Arc<Record>, id: &str) -> Result<(), Refusal> {
+async fn exists(record: &Record, id: &str) -> Result<(), Refusal> {
     let contexts = record.instance.code()?.list_contexts(&CallContext::new()).await?;
     if contexts.iter().any(|context| context.id == id) {
         return Ok(());

@@ -63,6 +63,8 @@ pub struct E2bOptions {
     pub ceiling: Ceiling,
     /// The domain below which `{port}-{sandbox}` is a port of a sandbox. Default: `localhost:PORT`.
     pub domain: Option<String>,
+    /// Lets sandboxes outlive the server, until their own time is over. The backend has to let them. Default: false.
+    pub keep: bool,
     /// Failures on demand, for tests of clients. Default: none.
     pub faults: Option<Faults>,
 }
@@ -74,12 +76,14 @@ impl Default for E2bOptions {
             api_key: None,
             ceiling: Ceiling::default(),
             domain: None,
+            keep: false,
             faults: None,
         }
     }
 }
 
-/// A running server. Every sandbox of it ends with it: at [`E2bServer::shutdown`] within seconds, or when it is dropped.
+/// A running server. Every sandbox of it ends with it unless it is told to keep them: at [`E2bServer::shutdown`] within
+/// seconds, or when it is dropped.
 #[derive(Debug)]
 pub struct E2bServer {
     app: Arc<App>,
@@ -116,6 +120,7 @@ impl E2bServer {
             ceiling: options.ceiling,
             key: options.api_key.unwrap_or_else(|| AccessKey::random("e2b_")),
             domain,
+            keep: options.keep,
             creates: create::Creates::default(),
             faults: options.faults,
         });
@@ -164,10 +169,14 @@ impl E2bServer {
         self.app.table.all().len()
     }
 
-    /// Ends every sandbox, and the server when the requests that are under way have ended, at the latest after 5 seconds.
+    /// Ends every sandbox that is not to be kept, and the server when the requests that are under way have ended, at the latest after 5 seconds.
     pub async fn shutdown(mut self) {
         let all = self.app.table.take_all();
-        join_all(all.iter().map(|record| async move {
+        if self.app.keep {
+            all.iter().for_each(|record| record.clock.finish());
+        }
+        let ended = all.iter().filter(|_| !self.app.keep);
+        join_all(ended.map(|record| async move {
             if let Err(error) = record.kill().await {
                 tracing::warn!(id = record.id, %error, "a sandbox could not be ended");
             }
@@ -183,7 +192,9 @@ impl E2bServer {
         }
         // Sandboxes of requests that were under way.
         for record in self.app.table.take_all() {
-            if let Err(error) = record.kill().await {
+            if self.app.keep {
+                record.clock.finish();
+            } else if let Err(error) = record.kill().await {
                 tracing::warn!(id = record.id, %error, "a sandbox could not be ended");
             }
         }

@@ -83,17 +83,19 @@ impl Clock {
     }
 
     /// Lets the sandbox live for that long from now; with `only_longer`, if that is later than its end.
-    pub(super) fn set(&self, lifetime: Duration, only_longer: bool) {
+    /// Returns false when nothing has changed.
+    fn set(&self, lifetime: Duration, only_longer: bool) -> bool {
         {
             let mut state = self.state();
             let end = Instant::now() + lifetime;
             if only_longer && end <= state.end && !state.paused {
-                return;
+                return false;
             }
             (state.end, state.end_at) = (end, Utc::now() + lifetime);
             state.lifetime = lifetime;
         }
         self.changed.notify_waiters();
+        true
     }
 
     fn set_paused(&self, paused: bool) {
@@ -169,6 +171,18 @@ impl Record {
         Ok(true)
     }
 
+    /// Lets the sandbox live for that long from now; with `only_longer`, if that is later than its end. A sandbox that
+    /// outlives the server is told, too.
+    ///
+    /// # Errors
+    /// Whatever keeps the backend from changing its end.
+    pub(super) async fn set_lifetime(&self, lifetime: Duration, only_longer: bool) -> Result<()> {
+        if self.clock.set(lifetime, only_longer) && self.spec.detached.is_some() {
+            self.instance.life().set_lifetime(&CallContext::new(), lifetime).await?;
+        }
+        Ok(())
+    }
+
     /// Resumes the sandbox for that long, or for as long as was asked for last. `false`: it was not held.
     ///
     /// # Errors
@@ -184,7 +198,7 @@ impl Record {
         }
         let last = self.clock.state().lifetime;
         if was_paused || lifetime.is_some() {
-            self.clock.set(lifetime.unwrap_or(last), true);
+            self.set_lifetime(lifetime.unwrap_or(last), true).await?;
         }
         self.clock.set_paused(false);
         Ok(was_paused)
@@ -214,8 +228,8 @@ mod tests {
         assert_eq!(begin.elapsed().as_secs(), 10);
 
         let clock = Clock::new(Duration::from_secs(10));
-        clock.set(Duration::from_secs(5), true);
-        clock.set(Duration::from_secs(20), true);
+        assert!(!clock.set(Duration::from_secs(5), true));
+        assert!(clock.set(Duration::from_secs(20), true));
         let begin = Instant::now();
         assert!(clock.wait().await);
         assert_eq!(begin.elapsed().as_secs(), 20, "only longer");

@@ -81,6 +81,9 @@ async fn start_process(
     wanted.pty = size;
     wanted.timeout = limit.filter(|_| !traps);
     wanted.stdin = Stdin::Empty;
+    // The output of one in the background is kept within bounds, which a client that reads slowly would notice. So only
+    // those are that have to outlive this server.
+    wanted.background = app.keep;
     wanted.interactive = size.is_none() && request.stdin.unwrap_or(true);
     wanted.validate()?;
     let capabilities = record.instance.capabilities();
@@ -91,7 +94,14 @@ async fn start_process(
     let commands = record.instance.commands()?;
     let command = match commands.start_command(&CallContext::new(), wanted).await {
         Ok(command) => command,
-        Err(error) => return Err(not_started(&config, &directory, error)),
+        Err(error) => {
+            let call = CallContext::new();
+            let is_missing = match record.instance.files() {
+                Ok(files) => files.stat_file(&call, &directory).await.is_err(),
+                Err(_) => false,
+            };
+            return Err(not_started(&config, &directory, is_missing, error));
+        }
     };
     let process = Arc::new(Process {
         pid: command.pid.unwrap_or_else(|| record.processes.number()),
@@ -120,11 +130,9 @@ fn waits_for_children(argv: Vec<String>) -> Vec<String> {
 }
 
 /// Returns the error that envd has for a process that did not start.
-fn not_started(config: &Config, directory: &str, error: Error) -> ConnectError {
-    let about_directory =
-        error.context().iter().any(|(key, value)| *key == "field" && value == "cwd");
+fn not_started(config: &Config, directory: &str, is_missing: bool, error: Error) -> ConnectError {
     match error.kind() {
-        _ if about_directory => {
+        ErrorKind::NotFound if is_missing => {
             let message = format!("cwd '{directory}' does not exist");
             ConnectError::new(Code::InvalidArgument, message)
         }

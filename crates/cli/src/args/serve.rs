@@ -1,0 +1,56 @@
+//! Arguments of `sandboxes serve`.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+
+use clap::Args;
+use code_sandboxes::Secret;
+
+use super::SandboxArgs;
+
+pub(super) const SERVE_EXAMPLES: &str = "\
+Examples:
+  sandboxes serve                                   sandboxes of local-eval, without a network
+  sandboxes serve --network all --memory 2g
+  sandboxes serve -p local-docker --port 3001
+  sandboxes serve --host 0.0.0.0 --api-key KEY
+
+It prints three variables. With these set, programs that use the SDKs of E2B have their sandboxes here.
+The flags about sandboxes are the most that such a program gets. Ctrl-C ends the server and all of its
+sandboxes.";
+
+/// `sandboxes serve`
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Port to listen on; 0 is a free one
+    #[arg(long, value_name = "PORT", default_value_t = 3000)]
+    pub(crate) port: u16,
+
+    /// Address to listen on; any other than a loopback address needs a key of yours
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+
+    /// Key that clients send; other users of this host see it in the list of processes, and not the variable
+    /// [default: a random one]
+    #[arg(long, value_name = "KEY", env = "SANDBOXES_API_KEY", hide_env_values = true, value_parser = secret)]
+    pub(crate) api_key: Option<Secret>,
+
+    /// Domain below which ports of sandboxes have names [default: localhost:PORT]
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) domain: Option<String>,
+
+    /// Maximum number of sandboxes at one time
+    #[arg(long, value_name = "COUNT", default_value_t = 256)]
+    pub(crate) max_sandboxes: usize,
+
+    /// Keep the sandboxes when the server ends, until their own time is over
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+}
+
+fn secret(text: &str) -> Result<Secret, Infallible> {
+    Ok(Secret::new(text))
+}

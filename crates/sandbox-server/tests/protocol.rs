@@ -1,0 +1,288 @@
+//! What a client can get wrong, and what the server then has left: keys, envelopes, sizes, vanishing clients, faults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend_eval::EvalBackend;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use sandbox_core::ErrorKind;
+use sandbox_server::AccessKey;
+use sandbox_server::e2b::{E2bOptions, E2bServer, Fault, Faults};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+async fn server() -> (E2bServer, Faults) {
+    let faults = Faults::default();
+    let mut options = E2bOptions::default();
+    options.faults = Some(faults.clone());
+    let server = E2bServer::start(Arc::new(EvalBackend::default()), options).await.unwrap();
+    (server, faults)
+}
+
+struct Answer {
+    status: StatusCode,
+    body: Bytes,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+async fn send(server: &E2bServer, request: Request<Full<Bytes>>) -> Result<Answer, hyper::Error> {
+    let stream = TcpStream::connect(server.address()).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let response: Response<_> = sender.send_request(request).await?;
+    let status = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok(Answer { status, body })
+}
+
+fn request(method: &str, path: &str, fields: &[(&str, &str)], body: &[u8]) -> Request<Full<Bytes>> {
+    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.body(Full::new(Bytes::copy_from_slice(body))).unwrap()
+}
+
+async fn control(server: &E2bServer, method: &str, path: &str, body: Value) -> Answer {
+    let key = server.api_key().expose().to_owned();
+    let fields = [("x-api-key", key.as_str()), ("content-type", "application/json")];
+    send(server, request(method, path, &fields, body.to_string().as_bytes())).await.unwrap()
+}
+
+async fn create(server: &E2bServer) -> (String, String) {
+    let made = control(server, "POST", "/v2/sandboxes", json!({ "templateID": "base" })).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
+    let made = made.json();
+    let text = |name: &str| made[name].as_str().unwrap().to_owned();
+    (text("sandboxID"), text("envdAccessToken"))
+}
+
+async fn envd(
+    server: &E2bServer,
+    sandbox: &(String, String),
+    path: &str,
+    kind: &str,
+    body: &[u8],
+) -> Answer {
+    let fields = [
+        ("e2b-sandbox-id", sandbox.0.as_str()),
+        ("e2b-sandbox-port", "49983"),
+        ("x-access-token", sandbox.1.as_str()),
+        ("content-type", kind),
+    ];
+    send(server, request("POST", path, &fields, body)).await.unwrap()
+}
+
+fn envelope(body: &Value) -> Vec<u8> {
+    let body = body.to_string().into_bytes();
+    let mut framed = vec![0];
+    framed.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
+    framed.extend(body);
+    framed
+}
+
+/// The messages of a streamed answer; the last is what the stream ended with.
+fn messages(mut body: &[u8]) -> Vec<Value> {
+    let mut found = Vec::new();
+    while let [_, a, b, c, d, rest @ ..] = body {
+        let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+        found.push(serde_json::from_slice(&rest[..length]).unwrap());
+        body = &rest[length..];
+    }
+    found
+}
+
+async fn bash(
+    server: &E2bServer,
+    sandbox: &(String, String),
+    line: &str,
+    limit: &str,
+) -> Vec<Value> {
+    let start = json!({ "process": { "cmd": "/bin/bash", "args": ["-c", line] }, "stdin": false });
+    let fields = [
+        ("e2b-sandbox-id", sandbox.0.as_str()),
+        ("x-access-token", sandbox.1.as_str()),
+        ("connect-timeout-ms", limit),
+        ("content-type", "application/connect+json"),
+    ];
+    let request = request("POST", "/process.Process/Start", &fields, &envelope(&start));
+    messages(&send(server, request).await.unwrap().body)
+}
+
+#[tokio::test]
+async fn keys_are_needed() {
+    let (server, _) = server().await;
+    for fields in [&[][..], &[("x-api-key", "e2b_wrong")]] {
+        let answer = send(&server, request("GET", "/v2/sandboxes", fields, b"")).await.unwrap();
+        assert_eq!((answer.status.as_u16(), &answer.json()["code"]), (401, &json!(401)));
+    }
+    let mut options = E2bOptions::default();
+    options.address = ([0, 0, 0, 0], 0).into();
+    let refused = E2bServer::start(Arc::new(EvalBackend::default()), options.clone()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    options.api_key = Some(AccessKey::new("chosen"));
+    E2bServer::start(Arc::new(EvalBackend::default()), options).await.unwrap().shutdown().await;
+    let mut options = E2bOptions::default();
+    options.address = server.address();
+    let taken = E2bServer::start(Arc::new(EvalBackend::default()), options).await.unwrap_err();
+    assert!(taken.to_string().contains("cannot be listened on"), "{taken}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_message_is_refused() {
+    let (server, _) = server().await;
+    let sandbox = create(&server).await;
+    let unary = "application/json";
+    let stream = "application/connect+json";
+    let stat = "/filesystem.Filesystem/Stat";
+    let start = "/process.Process/Start";
+    let proto = envd(&server, &sandbox, stat, "application/proto", b"").await;
+    assert_eq!(proto.status.as_u16(), 415);
+    let nonsense = envd(&server, &sandbox, stat, unary, b"nonsense").await;
+    assert_eq!(
+        (nonsense.status.as_u16(), &nonsense.json()["code"]),
+        (400, &json!("invalid_argument"))
+    );
+    let large = vec![b' '; (16 << 20) + 1];
+    let large = envd(&server, &sandbox, stat, unary, &large).await;
+    assert_eq!(large.json()["code"], "resource_exhausted");
+    for (body, code) in [
+        (&b"\0\0\0\0\x09{"[..], "invalid_argument"),
+        (&b"\0\xff\xff\xff\xff"[..], "resource_exhausted"),
+        (&envelope(&json!({}))[..], "invalid_argument"),
+        (&b""[..], "invalid_argument"),
+    ] {
+        let answer = envd(&server, &sandbox, start, stream, body).await;
+        assert_eq!(answer.status.as_u16(), 200, "errors of streams are in the stream");
+        let found = messages(&answer.body);
+        assert_eq!(found.last().unwrap()["error"]["code"], code, "{body:?}");
+    }
+    let missing = json!({ "process": { "cmd": "/no/such/program" } });
+    let missing = envd(&server, &sandbox, start, stream, &envelope(&missing)).await;
+    let missing = messages(&missing.body);
+    assert_eq!(missing.last().unwrap()["error"]["code"], "invalid_argument");
+    let unknown = envd(&server, &sandbox, "/no.Service/Method", unary, b"{}").await;
+    assert_eq!(unknown.status.as_u16(), 404);
+    let no_sandbox = ("nosuchsandbox".to_owned(), String::new());
+    let gone = envd(&server, &no_sandbox, stat, unary, b"{}").await;
+    assert_eq!(gone.status.as_u16(), 502);
+    assert_eq!(gone.json()["message"], "The sandbox was not found");
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_sandboxes_than_the_ceiling() {
+    let mut options = E2bOptions::default();
+    options.ceiling.max_sandboxes = 1;
+    let server = E2bServer::start(Arc::new(EvalBackend::default()), options).await.unwrap();
+    let (id, _) = create(&server).await;
+    let refused = control(&server, "POST", "/v2/sandboxes", json!({ "templateID": "base" })).await;
+    assert_eq!(refused.status.as_u16(), 429);
+    control(&server, "DELETE", &format!("/sandboxes/{id}"), json!({})).await;
+    create(&server).await;
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_vanishes_leaves_nothing_open() {
+    let (server, _) = server().await;
+    let sandbox = create(&server).await;
+    let start = envelope(
+        &json!({ "process": { "cmd": "/bin/bash", "args": ["-c", "yes"] }, "stdin": false }),
+    );
+    let head = format!(
+        "POST /process.Process/Start HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n\
+         Content-Type: application/connect+json\r\nContent-Length: {}\r\n\r\n",
+        sandbox.0,
+        sandbox.1,
+        start.len()
+    );
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
+    stream.write_all(&[head.as_bytes(), &start].concat()).await.unwrap();
+    let mut first = [0; 1000];
+    stream.read_exact(&mut first).await.unwrap();
+    // It reads no more: the process waits, and the server holds nothing for it.
+    sleep(Duration::from_millis(300)).await;
+    drop(stream);
+    let listed = envd(&server, &sandbox, "/process.Process/List", "application/json", b"{}").await;
+    assert_eq!(listed.json()["processes"].as_array().unwrap().len(), 1, "it outlives its client");
+    timeout(Duration::from_secs(10), server.shutdown()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_happen_on_demand() {
+    let (server, faults) = server().await;
+    faults.fail("POST /v2/sandboxes", Fault::RateLimited { retry_after: 7 }, 1);
+    let limited = control(&server, "POST", "/v2/sandboxes", json!({ "templateID": "base" })).await;
+    assert_eq!(limited.status.as_u16(), 429);
+    faults.fail("POST /v2/sandboxes", Fault::LostAnswer, 1);
+    let key = server.api_key().expose().to_owned();
+    let fields = [
+        ("x-api-key", key.as_str()),
+        ("content-type", "application/json"),
+        ("idempotency-key", "k-1"),
+    ];
+    let body = json!({ "templateID": "base" }).to_string();
+    let lost = send(&server, request("POST", "/v2/sandboxes", &fields, body.as_bytes())).await;
+    assert!(lost.is_err(), "the answer is lost");
+    assert_eq!(server.sandbox_count(), 1, "and the sandbox is there");
+    let again =
+        send(&server, request("POST", "/v2/sandboxes", &fields, body.as_bytes())).await.unwrap();
+    assert_eq!((again.status.as_u16(), server.sandbox_count()), (201, 1), "one for one key");
+    faults.fail("GET /v2/sandboxes", Fault::Status(503), 1);
+    let busy = control(&server, "GET", "/v2/sandboxes", json!({})).await;
+    assert_eq!(busy.status.as_u16(), 503);
+    assert_eq!(control(&server, "GET", "/v2/sandboxes", json!({})).await.status.as_u16(), 200);
+    let sandbox = create(&server).await;
+    faults.fail("POST /process.Process/Start", Fault::CutAfter(60), 1);
+    let start =
+        json!({ "process": { "cmd": "/bin/bash", "args": ["-c", "seq 1000"] }, "stdin": false });
+    let fields = [
+        ("e2b-sandbox-id", sandbox.0.as_str()),
+        ("x-access-token", sandbox.1.as_str()),
+        ("content-type", "application/connect+json"),
+    ];
+    let cut =
+        send(&server, request("POST", "/process.Process/Start", &fields, &envelope(&start))).await;
+    assert!(cut.is_err(), "the stream is cut in the middle");
+    assert!(faults.take_calls().contains(&"POST /process.Process/Start".to_owned()));
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_traps_of_the_real_envd_are_there_on_demand() {
+    let (server, faults) = server().await;
+    let sandbox = create(&server).await;
+    let count = "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 77[78] ' | wc -l";
+    let left = async |server: &E2bServer| stdout(&bash(server, &sandbox, count, "10000").await);
+    let line = "sleep 777 & sleep 778; true";
+    let ended = bash(&server, &sandbox, line, "400").await;
+    assert_eq!(ended.last().unwrap()["error"]["code"], "deadline_exceeded", "{ended:?}");
+    assert_eq!(left(&server).await, "0\n", "a deadline leaves no child");
+    faults.set_process_traps(true);
+    let ended = bash(&server, &sandbox, line, "400").await;
+    assert!(format!("{ended:?}").contains("start"), "{ended:?}");
+    faults.set_process_traps(false);
+    assert_eq!(left(&server).await, "2\n", "as with the real envd");
+    let begin = std::time::Instant::now();
+    bash(&server, &sandbox, "sleep 1 & echo", "10000").await;
+    assert!(begin.elapsed() < Duration::from_millis(900), "an open output does not delay the end");
+    faults.set_process_traps(true);
+    let begin = std::time::Instant::now();
+    bash(&server, &sandbox, "sleep 1 & echo", "10000").await;
+    assert!(begin.elapsed() > Duration::from_millis(900), "as with the real envd");
+    server.shutdown().await;
+}
