@@ -46,7 +46,7 @@ pub const LOADER: &str = include_str!("worker/loader.py");
 pub const BYTECODE: &str = include_str!("worker/bytecode.py");
 
 /// Sources that a program compiles when it first needs them, by name.
-pub const PARTS: [(&str, &str); 31] = [
+pub const PARTS: [(&str, &str); 32] = [
     ("codec", include_str!("worker/codec.py")),
     ("bytecode", BYTECODE),
     ("worker", include_str!("worker/worker.py")),

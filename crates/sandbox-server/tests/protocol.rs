@@ -105,6 +105,13 @@ fn messages(mut body: &[u8]) -> Vec<Value> {
     found
 }
 
+/// What a process has printed.
+fn stdout(messages: &[Value]) -> String {
+    let pieces = messages.iter().filter_map(|message| message["event"]["data"]["stdout"].as_str());
+    let bytes: Vec<u8> = pieces.flat_map(|piece| STANDARD.decode(piece).unwrap()).collect();
+    String::from_utf8(bytes).unwrap()
+}
+
 async fn bash(
     server: &E2bServer,
     sandbox: &(String, String),
@@ -156,9 +163,19 @@ async fn what_is_no_message_is_refused() {
         (nonsense.status.as_u16(), &nonsense.json()["code"]),
         (400, &json!("invalid_argument"))
     );
-    let large = vec![b' '; (16 << 20) + 1];
-    let large = envd(&server, &sandbox, stat, unary, &large).await;
-    assert_eq!(large.json()["code"], "resource_exhausted");
+    let head = format!(
+        "POST {stat} HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n\
+         Content-Type: {unary}\r\nContent-Length: {}\r\n\r\n",
+        sandbox.0,
+        sandbox.1,
+        (16 << 20) + 1
+    );
+    let mut large = TcpStream::connect(server.address()).await.unwrap();
+    large.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 300];
+    let length = large.read(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 429"), "before any of the body has come: {answer}");
     for (body, code) in [
         (&b"\0\0\0\0\x09{"[..], "invalid_argument"),
         (&b"\0\xff\xff\xff\xff"[..], "resource_exhausted"),
@@ -169,6 +186,15 @@ async fn what_is_no_message_is_refused() {
         assert_eq!(answer.status.as_u16(), 200, "errors of streams are in the stream");
         let found = messages(&answer.body);
         assert_eq!(found.last().unwrap()["error"]["code"], code, "{body:?}");
+    }
+    for body in [
+        json!("text"),
+        json!({ "timeout": "soon" }),
+        json!({ "templateID": "base", "timeout": 0 }),
+        json!({}),
+    ] {
+        let wrong = control(&server, "POST", "/v2/sandboxes", body.clone()).await;
+        assert_eq!((wrong.status.as_u16(), &wrong.json()["code"]), (400, &json!(400)), "{body}");
     }
     let missing = json!({ "process": { "cmd": "/no/such/program" } });
     let missing = envd(&server, &sandbox, start, stream, &envelope(&missing)).await;
@@ -266,7 +292,8 @@ async fn faults_happen_on_demand() {
 async fn the_traps_of_the_real_envd_are_there_on_demand() {
     let (server, faults) = server().await;
     let sandbox = create(&server).await;
-    let count = "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 77[78] ' | wc -l";
+    let count =
+        "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f; echo; done | grep -c '^sleep 77[78]'";
     let left = async |server: &E2bServer| stdout(&bash(server, &sandbox, count, "10000").await);
     let line = "sleep 777 & sleep 778; true";
     let ended = bash(&server, &sandbox, line, "400").await;

@@ -37,6 +37,7 @@ fn small() -> CellSpec {
         memory: None,
         cpu: None,
         hostname: "box".to_owned(),
+        user: "sandbox".to_owned(),
         no_network: false,
         gate: false,
         rlimits: vec![Rlimit::fixed(Resource::Processes, 10)],

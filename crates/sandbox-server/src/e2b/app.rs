@@ -45,10 +45,23 @@ impl App {
     pub(super) fn find(&self, id: &str) -> Option<Arc<Record>> {
         let record = self.table.get(id)?;
         if record.instance.status().is_over() {
-            self.table.remove(id);
+            self.forget(&record);
             return None;
         }
         Some(record)
+    }
+
+    /// Forgets the sandboxes that have ended by themselves.
+    pub(super) fn forget_ended(&self) {
+        let all = self.table.all();
+        all.iter()
+            .filter(|record| record.instance.status().is_over())
+            .for_each(|record| self.forget(record));
+    }
+
+    fn forget(&self, record: &Record) {
+        self.table.remove(&record.id);
+        record.clock.finish();
     }
 }
 

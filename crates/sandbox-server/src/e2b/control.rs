@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::app::{App, ENVD_VERSION, Owner, Sandbox};
 use super::create::sandbox_json;
 use super::error::ApiError;
+use super::extract::{JsonBody, UrlQuery};
 use super::record::Record;
 
 /// Most sandboxes of one page.
@@ -111,7 +112,7 @@ fn metadata_filter(text: &str) -> BTreeMap<String, String> {
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     _: Owner,
-    Query(query): Query<ListQuery>,
+    UrlQuery(query): UrlQuery<ListQuery>,
 ) -> Result<Response, ApiError> {
     let mut found = select(&app, &query)?;
     let running = found.iter().filter(|record| !record.is_paused()).count();
@@ -130,7 +131,7 @@ pub(super) async fn list(
 pub(super) async fn list_v1(
     State(app): State<Arc<App>>,
     _: Owner,
-    Query(query): Query<ListQuery>,
+    UrlQuery(query): UrlQuery<ListQuery>,
 ) -> Result<Json<Value>, ApiError> {
     let found = select(&app, &query)?;
     let running = found.iter().filter(|record| query.state.is_some() || !record.is_paused());
@@ -232,7 +233,7 @@ pub(super) async fn set_timeout(
     State(app): State<Arc<App>>,
     _: Owner,
     Path(id): Path<String>,
-    Json(request): Json<TimeRequest>,
+    JsonBody(request): JsonBody<TimeRequest>,
 ) -> Result<StatusCode, ApiError> {
     let record = find(&app, &id)?;
     let seconds = request.timeout.ok_or_else(|| ApiError::bad_request("timeout is missing"))?;
@@ -246,7 +247,7 @@ pub(super) async fn refresh(
     State(app): State<Arc<App>>,
     _: Owner,
     Path(id): Path<String>,
-    Json(request): Json<TimeRequest>,
+    JsonBody(request): JsonBody<TimeRequest>,
 ) -> Result<StatusCode, ApiError> {
     let record = find(&app, &id)?;
     let seconds = request.duration.unwrap_or(15);
@@ -263,10 +264,10 @@ pub(super) async fn pause(
     State(app): State<Arc<App>>,
     _: Owner,
     Path(id): Path<String>,
-    body: Option<Json<Value>>,
+    JsonBody(body): JsonBody<Value>,
 ) -> Result<StatusCode, ApiError> {
     let record = find(&app, &id)?;
-    if body.is_some_and(|Json(body)| body["memory"] == Value::Bool(false)) {
+    if body["memory"] == Value::Bool(false) {
         return Err(ApiError::not_here("a pause without the memory"));
     }
     if record.pause().await? {
@@ -280,7 +281,7 @@ pub(super) async fn connect(
     State(app): State<Arc<App>>,
     _: Owner,
     Path(id): Path<String>,
-    Json(request): Json<TimeRequest>,
+    JsonBody(request): JsonBody<TimeRequest>,
 ) -> Result<Response, ApiError> {
     let record = find(&app, &id)?;
     let lifetime =
@@ -348,7 +349,7 @@ pub(super) struct MetricsQuery {
 pub(super) async fn metrics_of_many(
     State(app): State<Arc<App>>,
     _: Owner,
-    Query(query): Query<MetricsQuery>,
+    UrlQuery(query): UrlQuery<MetricsQuery>,
 ) -> Result<Json<Value>, ApiError> {
     let mut shown = serde_json::Map::new();
     for id in query.sandbox_ids.split(',').filter(|id| !id.is_empty()) {
@@ -396,7 +397,7 @@ pub(super) struct InitRequest {
 /// `POST /init` of envd: adds variables for later processes.
 pub(super) async fn envd_init(
     Sandbox(record): Sandbox,
-    Json(request): Json<InitRequest>,
+    JsonBody(request): JsonBody<InitRequest>,
 ) -> Result<StatusCode, ApiError> {
     let added = request.env_vars.unwrap_or_default();
     sandbox_core::check_env(added.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;

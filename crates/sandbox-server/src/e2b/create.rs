@@ -19,6 +19,7 @@ use tokio::sync::OnceCell;
 
 use super::app::{App, ENVD_VERSION, Owner};
 use super::error::ApiError;
+use super::extract::JsonBody;
 use super::process::ProcessTable;
 use super::record::{Clock, Record};
 use super::templates::{Start, resolve};
@@ -111,7 +112,7 @@ pub(super) async fn create_v1(
     state: State<Arc<App>>,
     owner: Owner,
     headers: HeaderMap,
-    Json(request): Json<NewSandbox>,
+    JsonBody(request): JsonBody<NewSandbox>,
 ) -> Result<Response, ApiError> {
     let secure = request.secure.unwrap_or(false);
     answer(state, owner, headers, request, secure, LIFETIME_V1).await
@@ -122,7 +123,7 @@ pub(super) async fn create_v2(
     state: State<Arc<App>>,
     owner: Owner,
     headers: HeaderMap,
-    Json(request): Json<NewSandbox>,
+    JsonBody(request): JsonBody<NewSandbox>,
 ) -> Result<Response, ApiError> {
     answer(state, owner, headers, request, true, LIFETIME_V2).await
 }
@@ -256,6 +257,7 @@ pub(super) async fn start(
     mut spec: CreateSpec,
     wanted: Wanted,
 ) -> Result<Arc<Record>, ApiError> {
+    app.forget_ended();
     let room = app.table.reserve()?;
     let variant = app.backend.variant();
     let user = user_of(variant, &mut spec);

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Interval, interval_at};
 
 use super::app::{AnySandbox, has_token, may_reach_ports, unauthorized};
 use super::error::{ApiError, message_of};
+use super::extract::JsonBody;
 use super::record::Record;
 
 /// Time between signs of life while code is silent.
@@ -93,7 +94,7 @@ fn language(name: Option<&str>) -> Option<String> {
 pub(super) async fn execute(
     AnySandbox(record): AnySandbox,
     headers: HeaderMap,
-    Json(request): Json<ExecuteRequest>,
+    JsonBody(request): JsonBody<ExecuteRequest>,
 ) -> Result<Response, Response> {
     check(&record, &headers, true).map_err(IntoResponse::into_response)?;
     let events = run(&record, request).await.map_err(IntoResponse::into_response)?;
@@ -295,7 +296,7 @@ fn without_quotes(text: &str) -> &str {
 pub(super) async fn create_context(
     AnySandbox(record): AnySandbox,
     headers: HeaderMap,
-    Json(request): Json<ContextRequest>,
+    JsonBody(request): JsonBody<ContextRequest>,
 ) -> Result<Json<Value>, Response> {
     check(&record, &headers, false).map_err(IntoResponse::into_response)?;
     let wanted = language(request.language.as_deref());

@@ -20,6 +20,7 @@ mod control;
 mod create;
 mod envelope;
 mod error;
+mod extract;
 mod faults;
 mod files;
 mod filesystem;

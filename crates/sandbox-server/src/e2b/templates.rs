@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -15,6 +15,7 @@ use super::app::{App, ENVD_VERSION, Owner};
 use super::control::{page_of, resources};
 use super::create::{Wanted, sandbox_json, start};
 use super::error::ApiError;
+use super::extract::{JsonBody, UrlQuery};
 use super::record::Record;
 
 /// The templates that every client knows; both are the default environment of the backend.
@@ -130,7 +131,7 @@ pub(super) async fn create_snapshot(
     State(app): State<Arc<App>>,
     _: Owner,
     Path(id): Path<String>,
-    Json(request): Json<NewSnapshot>,
+    JsonBody(request): JsonBody<NewSnapshot>,
 ) -> Result<Response, ApiError> {
     let record = app.find(&id).ok_or_else(|| ApiError::no_sandbox(&id))?;
     if request.memory == Some(true) {
@@ -157,7 +158,7 @@ pub(super) struct SnapshotQuery {
 pub(super) async fn list_snapshots(
     State(app): State<Arc<App>>,
     _: Owner,
-    Query(query): Query<SnapshotQuery>,
+    UrlQuery(query): UrlQuery<SnapshotQuery>,
 ) -> Result<Response, ApiError> {
     let mut known = app.backend.list_snapshots(&CallContext::new()).await?;
     known.sort_by(|one, other| other.created_at.total_cmp(&one.created_at));
@@ -185,7 +186,7 @@ pub(super) async fn fork(
     State(app): State<Arc<App>>,
     _: Owner,
     Path(id): Path<String>,
-    Json(request): Json<ForkRequest>,
+    JsonBody(request): JsonBody<ForkRequest>,
 ) -> Result<Response, ApiError> {
     let record = app.find(&id).ok_or_else(|| ApiError::no_sandbox(&id))?;
     let count = request.count.unwrap_or(1);
