@@ -53,6 +53,7 @@ fn capabilities(mode: IsolationMode) -> Capabilities {
     let strict = mode == IsolationMode::Strict;
     Capabilities {
         limit_run_cpu_time: true,
+        limit_run_memory: true,
         limit_command_cpu_time: true,
         // Without a network of its own nothing listens there but what is the host's.
         expose_port: mode != IsolationMode::BestEffort,

@@ -6,12 +6,15 @@ mod docker_compat;
 mod image;
 mod interactive;
 mod kernel;
+mod layers;
+mod manage;
 mod serve;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
+use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use code_sandboxes::{ByteSize, IsolationMode, NetworkMode};
@@ -28,6 +31,9 @@ pub(crate) use self::image::{BuildArgs, ImageArgs, ImageCommand};
 use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
 pub(crate) use self::interactive::{ReplArgs, SandboxTarget, ShellArgs};
 pub(crate) use self::kernel::KernelArgs;
+pub(crate) use self::layers::LayerArgs;
+use self::manage::AUDIT_EXAMPLES;
+pub(crate) use self::manage::{AuditArgs, AuditCommand, ReapArgs, TestArgs};
 use self::serve::SERVE_EXAMPLES;
 pub(crate) use self::serve::ServeArgs;
 use crate::exit;
@@ -89,6 +95,10 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
+
+    /// True when the time limit was given as a flag.
+    #[arg(skip)]
+    pub(crate) timeout_given: bool,
 }
 
 /// Flags of every command.
@@ -105,6 +115,10 @@ pub(crate) struct GlobalArgs {
     /// Log to standard error; RUST_LOG selects what
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
+
+    /// Profile of the configuration; `sandboxes config` shows it
+    #[arg(long, global = true, value_name = "NAME", env = "SANDBOXES_PROFILE", hide_env = true)]
+    pub(crate) profile: Option<String>,
 }
 
 /// The commands.
@@ -162,8 +176,15 @@ pub(crate) enum Command {
     /// Serve sandboxes to the official SDKs of E2B, on this host
     #[command(after_help = SERVE_EXAMPLES, mut_arg("timeout", |timeout| without_limit(timeout).hide(true)))]
     Serve(Box<ServeArgs>),
-    /// Create a sandbox of each variant, run a command in it, and end it
-    Test(ProviderArgs),
+    /// Try a command in a new sandbox of each variant; several after -p are compared
+    Test(TestArgs),
+    /// End sandboxes of clouds that nothing owns any more
+    Reap(ReapArgs),
+    /// Show and check an audit log
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Audit(AuditArgs),
+    /// Show the configuration and the settings in effect
+    Config,
     /// List environments for new sandboxes
     Environments(ProviderArgs),
     /// List the variants by what they can do; with -p, all about one
@@ -389,6 +410,9 @@ pub(crate) struct SandboxArgs {
 
     #[command(flatten)]
     pub(crate) kernel: KernelArgs,
+
+    #[command(flatten)]
+    pub(crate) layers: LayerArgs,
 }
 
 /// Results of a run of code that are written to this host.
@@ -449,6 +473,7 @@ impl SandboxArgs {
             lifetime: None,
             idle_timeout: None,
             kernel: KernelArgs::default(),
+            layers: LayerArgs::default(),
         }
     }
 }
@@ -486,6 +511,10 @@ fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
     let matches =
         Cli::command().try_get_matches_from(argv).map_err(|error| in_full(error, argv))?;
     let mut cli = Cli::from_arg_matches(&matches)?;
+    cli.timeout_given = matches.subcommand().is_some_and(|(_, given)| {
+        given.try_contains_id("timeout").is_ok()
+            && given.value_source("timeout") == Some(ValueSource::CommandLine)
+    });
     let words = cli.command.words().map_or(0, |(words, _)| words.len());
     let (before, words) = argv.split_at(argv.len() - words);
     let first = cli.command.words().map(|(words, _)| words).unwrap_or_default();

@@ -53,7 +53,7 @@ impl CliError {
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Usage { .. } => exit::USAGE,
-            Self::Sandbox(error) if is_about_a_file(error) => exit::SANDBOX,
+            Self::Sandbox(error) if is_about_a_file(error) || is_refused(error) => exit::SANDBOX,
             Self::Sandbox(error) => exit::for_error(error.kind(), error.operation()),
             Self::BrokenPipe => exit::BROKEN_PIPE,
             Self::Output(_) => exit::SANDBOX,
@@ -96,6 +96,11 @@ impl CliError {
 /// Returns true for an error about a file of a transfer, which is neither the program nor the command line.
 fn is_about_a_file(error: &Error) -> bool {
     error.context().iter().any(|(key, _)| matches!(*key, "local" | "path" | "directory"))
+}
+
+/// Returns true for code that the scan refuses: `sandboxes` did not run it, so the status is not one of a program.
+fn is_refused(error: &Error) -> bool {
+    error.context().iter().any(|(key, value)| *key == "cause" && value == "scan")
 }
 
 /// Makes the error object that every command prints with `--json`.

@@ -2,10 +2,12 @@
 
 mod args;
 mod commands;
+mod config;
 mod error;
 mod exit;
 mod input;
 mod languages;
+mod layers;
 mod notebook;
 mod printer;
 mod progress;
@@ -20,7 +22,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let argv: Vec<_> = std::env::args_os().collect();
     let status = match args::parse(&argv) {
-        Ok(cli) => commands::execute(cli),
+        Ok(mut cli) => match config::apply(&mut cli) {
+            Ok(()) => commands::execute(cli),
+            Err(error) => printer::configuration_error(&error, &cli.global),
+        },
         Err(error) => printer::parse_error(&error, &argv),
     };
     ExitCode::from(status)

@@ -157,6 +157,17 @@ impl Printer {
     }
 }
 
+/// Prints an error of the configuration, before there is a printer. Returns the exit status.
+pub(crate) fn configuration_error(error: &CliError, global: &GlobalArgs) -> u8 {
+    let printer = Printer::new(global, false);
+    match printer.format() {
+        Format::Text => printer.failure(&error.message(), error.hint()),
+        // A failure to print cannot be reported.
+        _ => drop(writeln!(io::stdout(), "{}", error.json())),
+    }
+    error.status()
+}
+
 /// Prints a message of clap: help, version, or an error of the arguments. Returns the exit status.
 pub(crate) fn parse_error(error: &clap::Error, argv: &[OsString]) -> u8 {
     use clap::error::ErrorKind as Kind;

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use code_sandboxes::{
     DEFAULT_DETACHED, Fallback, Mount, NetworkMode, NetworkPolicy, Registry, Sandbox,
-    SandboxBuilder, SingleUse, Tags, Variant, VariantStatus, seconds,
+    SandboxBuilder, SingleUse, Tags, Variant, seconds,
 };
 
 use sandbox_layers::TracingLayer;
 
 use crate::args::{KernelArgs, ProviderArgs, SandboxArgs};
 use crate::error::CliError;
+use crate::layers;
 
 /// Name that selects the first variant with credentials.
 const AUTO: &str = "auto";
@@ -23,7 +24,7 @@ const TOKEN_VARIABLE: &str = "JUPYTER_TOKEN";
 /// Returns the requested variant, or the default one.
 pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, CliError> {
     match args.provider.as_deref() {
-        Some(name) if name.trim().eq_ignore_ascii_case(AUTO) => Ok(by_credentials()),
+        Some(name) if name.trim().eq_ignore_ascii_case(AUTO) => Ok(Registry::new().detect()),
         Some(name) => Ok(name.parse()?),
         None => Ok(Registry::new().default_variant()),
     }
@@ -35,26 +36,6 @@ pub(crate) fn variant_of(args: &SandboxArgs) -> Result<Variant, CliError> {
         None if args.kernel.is_given() => Ok(Variant::LOCAL_JUPYTER),
         _ => variant(&args.provider),
     }
-}
-
-fn by_credentials() -> Variant {
-    let home = env::home_dir().unwrap_or_default();
-    first_with_credentials(&Registry::new().variants(), |credential| {
-        match credential.strip_prefix("~/") {
-            Some(file) => home.join(file).is_file(),
-            None => env::var_os(credential).is_some_and(|value| !value.is_empty()),
-        }
-    })
-}
-
-/// Returns the first variant of this build with credentials; without any, `local-eval`, which needs none.
-fn first_with_credentials(known: &[VariantStatus], is_there: impl Fn(&str) -> bool) -> Variant {
-    let has = |status: &&VariantStatus| {
-        let mut alternatives = status.credentials.iter();
-        status.available && alternatives.any(|all| all.iter().all(|one| is_there(one)))
-    };
-    let found = known.iter().find(has).map(|status| status.variant);
-    found.unwrap_or_else(|| Registry::new().default_variant())
 }
 
 /// Returns a builder for a sandbox, which may be for a single run only.
@@ -71,6 +52,7 @@ pub(crate) fn builder(
         let variants = args.fallback.iter().map(|name| name.parse());
         builder = builder.layer(Fallback::to(variants.collect::<Result<Vec<_>, _>>()?)?);
     }
+    builder = layers::add(builder, &args.layers)?;
     if tracing::enabled!(target: "sandbox", tracing::Level::DEBUG) {
         builder = builder.layer(TracingLayer);
     }
@@ -332,32 +314,5 @@ mod tests {
         assert_eq!(parts("/a:x:/b:rw"), known("/a:x", "/b", true));
         assert_eq!(parts("/a"), None);
         assert_eq!(parts("/a:rw"), None);
-    }
-
-    #[test]
-    fn auto_takes_the_first_variant_with_credentials_that_the_build_has() {
-        let mut known = Registry::new().variants();
-        known.iter_mut().for_each(|status| status.available = true);
-        let all = [
-            "CLOUDFLARE_API_TOKEN",
-            "CLOUDFLARE_SANDBOX_BASE_URL",
-            "MODAL_TOKEN_ID",
-            "~/.modal.toml",
-            "E2B_API_KEY",
-            "DAYTONA_API_KEY",
-        ];
-        let chosen = |there: &[&str]| first_with_credentials(&known, |name| there.contains(&name));
-        assert_eq!(chosen(&all), Variant::DAYTONA);
-        assert_eq!(chosen(&all[..5]), Variant::E2B);
-        assert_eq!(chosen(&all[..4]), Variant::MODAL);
-        assert_eq!(chosen(&["~/.modal.toml"]), Variant::MODAL);
-        assert_eq!(chosen(&all[..2]), Variant::CLOUDFLARE);
-        assert_eq!(chosen(&all[..1]), Variant::LOCAL_EVAL, "half of them");
-        assert_eq!(chosen(&["DATALAYER_EXTERNAL_TOKEN"]), Variant::DATALAYER_RUNTIME);
-        assert_eq!(chosen(&[]), Variant::LOCAL_EVAL);
-        let mut known = known.clone();
-        known.retain(|status| status.variant != Variant::E2B);
-        known.iter_mut().for_each(|status| status.available &= status.variant != Variant::DAYTONA);
-        assert_eq!(first_with_credentials(&known, |name| all.contains(&name)), Variant::MODAL);
     }
 }

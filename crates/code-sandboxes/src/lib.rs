@@ -39,10 +39,14 @@
 
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod configure;
+#[cfg(feature = "pool")]
+pub mod connection_pool;
 #[cfg(feature = "detached")]
 pub mod detached;
 mod manager;
 mod oneshot;
+mod ownership;
 #[cfg(feature = "pool")]
 pub mod pool;
 mod registry;
@@ -67,8 +71,10 @@ pub use backend_eval as eval;
 pub use backend_jupyter as jupyter;
 // end of generated: backends
 
+pub use configure::{Configuration, configure};
 pub use manager::{Fallback, Listing, Manager};
 pub use oneshot::{run, run_many};
+pub use ownership::{OWNER_TAG, Overdue, OwnershipLayer, Reaped, overdue, reap};
 pub use registry::{Registry, VariantStatus};
 pub use sandbox::{Sandbox, lacks_credentials, list_environments};
 
@@ -83,4 +89,10 @@ mod documents {
 
     #[doc = include_str!("../../../docs/api.md")]
     mod api {}
+
+    #[doc = include_str!("../../../docs/failover.md")]
+    mod failover {}
+
+    #[doc = include_str!("../../../docs/scan.md")]
+    mod scan {}
 }

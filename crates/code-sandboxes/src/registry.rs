@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use sandbox_core::{Backend, BackendResolver, Error, ErrorKind, IntoBackend, Result, Variant};
+use sandbox_core::{
+    Backend, BackendResolver, Error, ErrorKind, IntoBackend, Layer as _, Result, Variant,
+};
 
 use crate::Sandbox;
 
@@ -54,9 +56,10 @@ impl Registry {
         Self::default()
     }
 
-    /// The variant that is used when none is named: `local-eval`, which needs no key.
+    /// Returns the variant that is used when none is named: `local-eval`, which needs no key, unless
+    /// [`configure`](crate::configure) has set another one.
     pub fn default_variant(self) -> Variant {
-        Variant::LOCAL_EVAL
+        crate::configure::default_variant().unwrap_or(Variant::LOCAL_EVAL)
     }
 
     /// Every variant: the well-known ones in the order of the documentation, then those of [`Registry::register`].
@@ -99,6 +102,13 @@ impl Registry {
         built.or_else(|| own(variant)).ok_or_else(|| missing(variant, &BACKENDS))
     }
 
+    /// Returns the backend of a variant as its crate has it, with the tags by which [`reap`](crate::reap) knows its own.
+    pub(crate) fn plain_backend(self, variant: Variant) -> Result<Arc<dyn Backend>> {
+        let make = entry(variant).and_then(|entry| entry.make);
+        let built = make.map(|make| make());
+        built.or_else(|| own(variant)).ok_or_else(|| missing(variant, &BACKENDS))
+    }
+
     /// The backend of a variant whose sandboxes end with this process, as the supervisor itself uses it.
     ///
     /// # Errors
@@ -127,12 +137,13 @@ impl Entry {
     }
 }
 
-/// What runs on this host ends with its process, unless the supervisor has it.
+/// What runs on this host ends with its process, unless the supervisor has it. What runs elsewhere says whose it is.
 fn detachable(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    if !backend.variant().is_local() {
+        return crate::OwnershipLayer.layer(backend);
+    }
     #[cfg(feature = "detached")]
     if backend.variant().is_local() {
-        use sandbox_core::Layer as _;
-
         return sandbox_supervisor::client::DetachedLayer.layer(backend);
     }
     backend

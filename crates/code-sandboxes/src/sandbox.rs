@@ -1,10 +1,11 @@
 //! The handle with a builder that knows every variant of this build.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use sandbox_core::{
-    CallContext, Error, ErrorKind, IntoVariant, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SnapshotInfo, Tags, Variant,
+    Backend, CallContext, Error, ErrorKind, Instance, IntoVariant, Result, SandboxEnvironment,
+    SandboxId, SandboxInfo, SnapshotInfo, Tags, Variant,
 };
 
 use crate::{Registry, SandboxBuilder};
@@ -42,6 +43,11 @@ impl Sandbox {
     /// Describes a sandbox. Without a variant it is `local-eval`.
     pub fn builder() -> SandboxBuilder {
         SandboxBuilder::new(Registry::new())
+    }
+
+    /// Makes a handle to a sandbox that runs already, such as one that was attached to through layers.
+    pub fn from_instance(backend: Arc<dyn Backend>, instance: Arc<dyn Instance>) -> Self {
+        sandbox_core::Sandbox::from_instance(backend, instance).into()
     }
 
     /// Connects to a running sandbox by its full id, such as `local-docker/9f3a`: one that [`Sandbox::list`] shows.

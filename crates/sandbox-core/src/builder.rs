@@ -323,6 +323,11 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self.spec.detached.is_some()
     }
 
+    /// Returns what is asked for so far.
+    pub fn spec(&self) -> &CreateSpec {
+        &self.spec
+    }
+
     /// Says that it is made for one thing alone, so that nothing is prepared for a second one.
     pub fn single_use(mut self, purpose: SingleUse) -> Self {
         self.spec.single_use = Some(purpose);

@@ -163,6 +163,7 @@ impl ResultCollector {
         result.background_threads = outcome.background_threads;
         result.hint = outcome.hint.or(result.hint.take());
         result.network_denied = outcome.network_denied;
+        result.findings = outcome.findings;
     }
 
     /// The result as far as events came.

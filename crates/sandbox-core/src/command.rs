@@ -18,7 +18,9 @@ use crate::callbacks::Callbacks;
 use crate::commands::collect_events;
 use crate::error::{Error, Result};
 use crate::events::Lines;
-use crate::model::{CommandResult, Failure, NetworkDenial, OutputStream, StreamTotals, Usage};
+use crate::model::{
+    CommandResult, Failure, Finding, NetworkDenial, OutputStream, StreamTotals, Usage,
+};
 use crate::request::PtySize;
 
 /// The events of a command.
@@ -160,6 +162,9 @@ pub struct CommandOutcome {
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
+    /// Findings of a scan that looked at the command before it ran. Empty where nothing was found, or nothing was scanned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// Advice about something that the end does not show, such as processes that the memory limit ended.
     pub hint: Option<String>,
     /// Bytes of its standard input that were read, as far as that is known. The rest is still there for other

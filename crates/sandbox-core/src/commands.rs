@@ -337,6 +337,8 @@ pub(crate) async fn collect_events(
                 result.failure = outcome.failure;
                 result.duration = Duration::try_from_secs_f64(outcome.duration).unwrap_or_default();
                 result.network_denied = outcome.network_denied;
+                result.findings = outcome.findings;
+                result.usage = outcome.usage;
                 result.hint = outcome.hint.or(result.hint.take());
             }
         }

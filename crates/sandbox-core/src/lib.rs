@@ -46,6 +46,7 @@ mod tool;
 mod transfer;
 mod units;
 mod unstarted;
+mod variables;
 mod wrapper;
 
 pub use backend::{Backend, Check, Health};
@@ -76,7 +77,7 @@ pub use layer::Layer;
 pub use model::variant::IntoVariant;
 pub use model::{
     CodeError, CommandResult, Context, DenialReason, DisplayKind, Event, EventKind,
-    ExecutionResult, Failure, FailureKind, FileInfo, FileKind, GpuType, HostPattern,
+    ExecutionResult, Failure, FailureKind, FileInfo, FileKind, Finding, GpuType, HostPattern,
     InterpreterState, IsolationInfo, Logs, MimeType, Mount, NetworkDenial, NetworkMode,
     NetworkPolicy, OutputMessage, OutputStream, ResourceConfig, ResultItem, RunError, RunOutcome,
     SandboxEnvironment, SandboxInfo, SandboxStatus, SnapshotInfo, StreamTotals, Tags, Usage,
@@ -100,4 +101,5 @@ pub use units::{
     format_duration, parse_duration, seconds,
 };
 pub use unstarted::UnstartedSandbox;
+pub use variables::{clear_variable, set_variable, variable};
 pub use wrapper::{BackendWrapper, InstanceWrapper, wrap_backend, wrap_instance};

@@ -76,7 +76,7 @@ pub struct RunCode {
     pub timeout: Option<Duration>,
     /// CPU-time limit of the interpreter, and of all that it has started, for this run.
     pub cpu_time: Option<Duration>,
-    /// Memory the interpreter may have during this run.
+    /// Bytes by which the memory of the interpreter, and of all that it has started, may grow during this run.
     pub memory: Option<ByteSize>,
     /// Bytes that it may put out: both streams, and what is displayed. The limit of the sandbox holds too.
     pub output_limit: Option<ByteSize>,

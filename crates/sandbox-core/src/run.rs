@@ -137,7 +137,9 @@ impl<'a, C> RunCodeBuilder<'a, C> {
         self
     }
 
-    /// Limits the memory the interpreter may have in this run.
+    /// Limits by how much the memory of the interpreter, and of all that it has started, may grow in this run, from what
+    /// it was at the beginning. A run that takes more is ended with
+    /// [`FailureKind::OutOfMemory`](crate::FailureKind), and the state of its context is lost.
     pub fn memory(mut self, limit: impl IntoByteSize) -> Self {
         self.request.memory = self.noted(limit.into_byte_size("memory"));
         self

@@ -264,10 +264,14 @@ pub trait Process: fmt::Debug + Send + Sync {
     fn peak_memory(&self) -> Option<u64>;
 }
 
-/// CPU time of a process and of everything that it has started.
+/// CPU time and memory of a process and of everything that it has started.
 pub trait TreeClock: fmt::Debug + Send {
     /// Returns the CPU time since the clock was made.
     fn used(&mut self) -> Duration;
+
+    /// Returns the memory in use now, in bytes. An exact figure divides memory that processes share among them; the other
+    /// one counts such memory for each, and is read faster.
+    fn memory(&mut self, exact: bool) -> u64;
 }
 
 /// The signal that wakes a blocked call of a worker and does nothing else: SIGURG.

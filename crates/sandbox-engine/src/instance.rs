@@ -184,7 +184,7 @@ impl<K: InstanceHooks> StandardInstance<K> {
     }
 
     fn check_run(&self, request: &RunCode) -> Result<()> {
-        if request.memory.is_some() {
+        if request.memory.is_some() && !self.base.capabilities.limit_run_memory {
             let variant = self.base.id.variant();
             let message = format!("{variant} has no memory limit for a single run");
             let hint = "limit the memory of the sandbox: an interpreter keeps between runs what it has, so that a limit \

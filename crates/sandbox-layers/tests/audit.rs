@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend_eval::EvalBackend;
-use sandbox_core::{Backend, ErrorKind, Layer, Sandbox};
+use sandbox_core::{Backend, ErrorKind, Layer, Sandbox, Tool};
 use sandbox_layers::{
     AuditContent, AuditFailure, AuditLayer, AuditLog, AuditPolicy, RetryLayer, RetryPolicy,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 fn around(log: &AuditLog) -> Arc<dyn Backend> {
     AuditLayer::new(log.clone()).layer(Arc::new(EvalBackend::default()))
@@ -119,4 +119,49 @@ async fn a_log_is_private() {
     let error = AuditLog::open(&path, AuditPolicy::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     assert!(error.message().contains("can be entered by other users"), "{error}");
+}
+
+#[tokio::test]
+async fn calls_of_tools_and_totals_are_in_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let policy = AuditPolicy { content: AuditContent::Text(64), ..AuditPolicy::default() };
+    let log = AuditLog::open(&path, policy).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).create().await.unwrap();
+    let double = Tool::new("double", "", |arguments: Map<String, Value>| async move {
+        let number = arguments["n"].as_i64().ok_or("no number")?;
+        Ok(number * 2)
+    });
+    sandbox.register_tool(double).await.unwrap();
+    let code = "try: call_tool_sync('double', n='x')\nexcept Exception: pass\ncall_tool_sync('double', n=21)";
+    assert_eq!(sandbox.run_code(code).await.unwrap().text(), Some("42"));
+    sandbox.commands().run("echo abc").await.unwrap();
+    let id = sandbox.id();
+    sandbox.terminate().await.unwrap();
+    log.flush().await;
+
+    let all = lines(&path);
+    let calls = ends(&all, "call_tool");
+    assert_eq!(calls.len(), 2, "{all:#?}");
+    assert_eq!(calls[0]["result"]["error"]["message"], "no number");
+    assert_eq!((&calls[1]["content"]["text"], &calls[1]["sandbox"]), (&"42".into(), &id.into()));
+    let begin = all.iter().find(|line| line["op"] == calls[1]["op"]).unwrap();
+    assert_eq!(begin["request"]["tool"], "double");
+    assert_eq!(begin["request"]["arguments"]["text"], "{\"n\":21}");
+    let totals = &ends(&all, "terminate")[0]["totals"];
+    assert_eq!(
+        (&totals["runs"], &totals["commands"], &totals["tool_calls"], &totals["output_bytes"]),
+        (&1.into(), &1.into(), &2.into(), &4.into())
+    );
+    assert!(totals["cpu_time"].as_f64().unwrap() > 0.0, "{totals}");
+    assert_eq!(AuditLog::verify(&path).unwrap().problem, None);
+}
+
+#[test]
+fn a_log_that_is_not_there_is_not_made_by_looking() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("none");
+    assert_eq!(AuditLog::verify(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(AuditLog::read(&path, |_| true).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!path.exists());
 }

@@ -15,6 +15,7 @@ mod files;
 mod host;
 mod interleaved;
 mod jupyter;
+mod layers;
 mod memory;
 mod network;
 mod output;
@@ -42,6 +43,7 @@ enum Measurement {
     CreateImported,
     CreateOff,
     Warm,
+    Layers,
     Lines,
     Bytes,
     Run,
@@ -66,7 +68,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 27] = [
+    const ALL: [Self; 28] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -74,6 +76,7 @@ impl Measurement {
         Self::CreateImported,
         Self::CreateOff,
         Self::Warm,
+        Self::Layers,
         Self::Lines,
         Self::Bytes,
         Self::Run,
@@ -105,6 +108,7 @@ impl Measurement {
             Self::CreateImported => "create-imported",
             Self::CreateOff => "create-off",
             Self::Warm => "warm",
+            Self::Layers => "layers",
             Self::Lines => "lines",
             Self::Bytes => "bytes",
             Self::Memory => "memory",
@@ -148,6 +152,7 @@ impl Measurement {
             Self::CreateImported => vec![create::imported(setup).await],
             Self::CreateOff => vec![create::off(setup).await],
             Self::Warm => warm::rows(setup).await,
+            Self::Layers => layers::rows(setup).await,
             Self::Lines => vec![output::lines(setup).await],
             Self::Bytes => output::bytes(setup).await,
             Self::Memory => memory::rows(setup).await,

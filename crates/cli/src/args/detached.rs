@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::ArgPredicate;
 use clap::{Args, Subcommand};
 
-use super::{ExportArgs, ProviderArgs, RunArgs, SandboxArgs};
+use super::{ExportArgs, LayerArgs, ProviderArgs, RunArgs, SandboxArgs};
 use crate::languages::{self, Language};
 use crate::time;
 
@@ -161,6 +161,9 @@ pub(crate) struct ExecArgs {
 
     #[command(flatten)]
     pub(crate) export: ExportArgs,
+
+    #[command(flatten)]
+    pub(crate) layers: LayerArgs,
 
     /// True when the words came after `--`.
     #[arg(skip)]

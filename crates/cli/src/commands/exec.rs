@@ -11,6 +11,7 @@ use super::target::attach_running;
 use crate::args::ExecArgs;
 use crate::error::CliError;
 use crate::exit;
+use crate::layers;
 use crate::printer::{Format, Printer};
 
 /// Runs what the arguments name in an existing sandbox. The exit status is that of the program.
@@ -28,7 +29,9 @@ pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, CliEr
         found = attach_running(&args.id, &args.provider) => found?,
         () = interrupts.next() => return Err(super::run::interrupted()),
     };
+    let sandbox = layers::around(sandbox, &args.layers).await?;
     let task = task.in_sandbox(&sandbox).or_program(&sandbox);
+    task.source.scan_program(&args.layers, printer)?;
     let (export, options) = details(args, &task)?;
     if args.detach {
         let started = tokio::select! {

@@ -1,6 +1,8 @@
 //! One module per command. A command returns an exit status, or an error.
 
+mod audit;
 mod completion;
+mod config;
 mod cp;
 mod create;
 mod doctor;
@@ -14,8 +16,10 @@ mod list;
 mod logs;
 mod man;
 mod metrics;
+mod parity;
 mod pause;
 mod providers;
+mod reap;
 mod repl;
 mod run;
 mod serve;
@@ -65,7 +69,9 @@ pub(crate) fn execute(cli: Cli) -> u8 {
         }
     };
     let status = runtime.block_on(async {
-        match run_command(cli.command, &printer).await {
+        let done = run_command(cli.command, cli.global.profile.as_deref(), &printer).await;
+        crate::layers::flush().await;
+        match done {
             Ok(status) => status,
             Err(error) => {
                 printer.error(&error).await;
@@ -94,18 +100,26 @@ fn runtime(command: &Command) -> io::Result<Runtime> {
 }
 
 /// Runs a command until it is done or this process is asked to end. Dropping the command ends its sandbox.
-async fn run_command(command: Command, printer: &Printer) -> Result<u8, CliError> {
+async fn run_command(
+    command: Command,
+    profile: Option<&str>,
+    printer: &Printer,
+) -> Result<u8, CliError> {
     if !matches!(command, Command::Run(_) | Command::Cp(_) | Command::Test(_)) {
-        return dispatch(command, printer).await;
+        return dispatch(command, profile, printer).await;
     }
     let mut termination = TerminationSignals::listen_unless_ignored()?;
     tokio::select! {
-        done = dispatch(command, printer) => done,
+        done = dispatch(command, profile, printer) => done,
         ending = termination.next() => Err(ending),
     }
 }
 
-async fn dispatch(command: Command, printer: &Printer) -> Result<u8, CliError> {
+async fn dispatch(
+    command: Command,
+    profile: Option<&str>,
+    printer: &Printer,
+) -> Result<u8, CliError> {
     match command {
         Command::Run(args) => run::run(*args, printer).await,
         Command::Create(args) => create::create(&args, printer).await,
@@ -128,6 +142,9 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, CliError> {
         Command::Serve(args) => serve::serve(&args, printer).await,
         Command::Test(args) => test::test(&args, printer).await,
         Command::Environments(args) => environments::environments(&args, printer).await,
+        Command::Reap(args) => reap::reap(&args, printer).await,
+        Command::Audit(args) => audit::audit(&args, printer).await,
+        Command::Config => config::config(profile, printer).await,
         Command::Providers(args) => providers::providers(&args, printer).await,
         Command::Doctor(args) => doctor::doctor(&args, printer).await,
         Command::Completion { shell } => completion::completion(shell, printer).await,

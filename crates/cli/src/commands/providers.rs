@@ -67,7 +67,7 @@ fn row(checkup: &Checkup) -> Vec<String> {
     let capabilities = capabilities(checkup.variant);
     let has = |name: &str| match &capabilities {
         None => String::new(),
-        Some(entries) if entries.iter().any(|entry| *entry == (name, true)) => "yes".to_owned(),
+        Some(entries) if entries.contains(&(name, true)) => "yes".to_owned(),
         Some(_) => "-".to_owned(),
     };
     let usable = match (checkup.in_build, checkup.health.usable) {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use code_sandboxes::{CallContext, Error, ErrorKind, Registry, Sandbox, Variant};
 use serde_json::{Value, json};
 
-use crate::args::ProviderArgs;
+use super::parity;
+use crate::args::{ProviderArgs, TestArgs};
 use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
@@ -25,18 +26,28 @@ struct VariantTest {
 
 /// Creates a sandbox of each variant, runs a command in it, and ends it. The exit status is 0 when all of them work. A variant
 /// that is not named is skipped when this host lacks its requirements; the default variant is never skipped.
-pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, CliError> {
-    let variants = match &args.provider {
-        Some(_) => vec![settings::variant(args)?],
-        None => {
-            let known = Registry::new().variants().into_iter();
-            known.filter(|status| status.available).map(|status| status.variant).collect()
-        }
+///
+/// Several variants that are named are compared instead.
+pub(crate) async fn test(args: &TestArgs, printer: &Printer) -> Result<u8, CliError> {
+    let named = args
+        .provider
+        .iter()
+        .map(|name| settings::variant(&ProviderArgs { provider: Some(name.clone()) }))
+        .collect::<Result<Vec<_>, _>>()?;
+    if named.len() > 1 {
+        return parity::compare(named, args.isolation.unwrap_or_default(), printer).await;
+    }
+    let is_one_named = !named.is_empty();
+    let variants = if is_one_named {
+        named
+    } else {
+        let known = Registry::new().variants().into_iter();
+        known.filter(|status| status.available).map(|status| status.variant).collect()
     };
     let mut all = Vec::new();
     for variant in variants {
         let start = Instant::now();
-        let is_named = args.provider.is_some() || variant == Registry::new().default_variant();
+        let is_named = is_one_named || variant == Registry::new().default_variant();
         let missing = if is_named { None } else { missing(variant).await? };
         let skipped = missing.is_some();
         let problem = match missing {

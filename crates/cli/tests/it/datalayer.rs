@@ -4,6 +4,7 @@
 #[expect(dead_code, reason = "tests of the backend ask more of the control plane")]
 mod control;
 
+use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -167,4 +168,49 @@ fn without_a_key_other_variants_work_and_the_error_has_a_hint() {
     assert_eq!(refused.status, 125);
     assert!(refused.stderr.contains("DATALAYER_API_KEY"), "{}", refused.stderr);
     assert_eq!(on(&["doctor", "-p", "datalayer"]).status, 1);
+}
+
+/// A process that is killed cannot end its runtime; a later one can.
+#[test]
+fn what_a_killed_process_leaves_is_reaped() {
+    let Some(plane) = ControlPlane::speaking("both", 0) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let on = |arguments: &[&str]| reported(&plane, home.path(), arguments);
+    let owned = on(&["create", "-p", "datalayer", "--lifetime", "600"]);
+    assert_eq!(owned.status, 0, "{}", owned.transcript());
+    let run = [
+        "run",
+        "-p",
+        "datalayer",
+        "--lang",
+        "python",
+        "print('begun', flush=True); import time; time.sleep(100)",
+    ];
+    let mut call = sandboxes(run)
+        .env("DATALAYER_API_KEY", &plane.key)
+        .env("DATALAYER_RUN_URL", &plane.url)
+        .env("XDG_STATE_HOME", home.path())
+        .spawn();
+    let mut begun = [0; 5];
+    call.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+    assert_eq!(plane.runtimes().len(), 2);
+    let early = on(&["reap", "-p", "datalayer", "--json"]).json();
+    assert_eq!(early["sandboxes"], json!([]), "its owner lives");
+
+    call.kill().unwrap();
+    call.wait().unwrap();
+    assert_eq!(plane.runtimes().len(), 2, "the provider does not notice");
+    let dry = on(&["reap", "--dry-run", "--json"]).json();
+    assert_eq!(
+        (dry["sandboxes"].as_array().unwrap().len(), &dry["sandboxes"][0]["ended"]),
+        (1, &json!(false)),
+        "{dry}"
+    );
+    assert_eq!(plane.runtimes().len(), 2, "nothing was ended");
+    let reaped = on(&["reap", "-p", "datalayer"]);
+    assert_eq!(reaped.status, 0, "{}", reaped.transcript());
+    assert!(reaped.text().contains("its process is gone"), "{}", reaped.text());
+    assert_eq!(plane.runtimes().len(), 1, "the one that was created to stay stays");
+    assert!(on(&["reap", "-p", "datalayer"]).stderr.contains("no sandbox is without an owner"));
+    assert_eq!(on(&["rm", owned.text().trim()]).status, 0);
 }

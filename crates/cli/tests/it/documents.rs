@@ -58,6 +58,12 @@ fn the_page_of_snapshots_is_correct() {
 }
 
 #[test]
+fn the_pages_of_the_scan_and_the_audit_are_correct() {
+    check("docs/scan.md", 1);
+    check("docs/audit.md", 1);
+}
+
+#[test]
 fn the_readmes_of_crates_are_correct() {
     for (package, least) in [("cli", 4), ("code-sandboxes", 0)] {
         check(&format!("crates/{package}/README.md"), least);

@@ -37,7 +37,10 @@ fn the_help_has_examples_and_exit_statuses() {
       snapshot      Store the state of a sandbox, and start others from it
       image         Build, list and fetch images that local-docker starts from
       serve         Serve sandboxes to the official SDKs of E2B, on this host
-      test          Create a sandbox of each variant, run a command in it, and end it
+      test          Try a command in a new sandbox of each variant; several after -p are compared
+      reap          End sandboxes of clouds that nothing owns any more
+      audit         Show and check an audit log
+      config        Show the configuration and the settings in effect
       environments  List environments for new sandboxes
       providers     List the variants by what they can do; with -p, all about one
       doctor        Check this host, and show how to fix problems
@@ -53,6 +56,9 @@ fn the_help_has_examples_and_exit_statuses() {
 
       -v, --verbose...
               Log to standard error; RUST_LOG selects what
+
+          --profile <NAME>
+              Profile of the configuration; `sandboxes config` shows it
 
       -h, --help
               Print help (see a summary with '-h')
@@ -110,6 +116,7 @@ fn the_help_of_run_tells_every_flag() {
           --json             Print one JSON object, errors included
       -q, --quiet            Print no warnings, notes or hints
       -v, --verbose...       Log to standard error; RUST_LOG selects what
+          --profile <NAME>   Profile of the configuration; `sandboxes config` shows it
       -h, --help             Print help (see more with '--help')
 
     Sandbox:
@@ -166,6 +173,16 @@ fn the_help_of_run_tells_every_flag() {
                                     left running
           --connection-file <FILE>  Connection file of a running kernel; the kernel keeps its state, and
                                     is left running; needs --isolation off
+
+    Safety:
+          --scan <MODE>               Scan code before it runs: warn tells what was found, refuse does
+                                      not run it [default: off]
+          --allow-import <MODULE,..>  Python module that code may import, with what is below it; other
+                                      imports are findings of --scan
+          --deny-import <MODULE,..>   Python module whose import is a finding of --scan
+          --audit <DIR>               Write what is run and changed to the audit log in this directory;
+                                      `sandboxes audit` reads it
+          --mask-secrets              Replace the values of secret variables in the output by ***
 
     Notebooks:
       -P, --parameter <NAME=VALUE>  Set a variable of a notebook after the cell with the tag
@@ -329,7 +346,8 @@ fn every_command_has_a_manual_page() {
         count += 1;
     }
     let below = [
-        ("image", &["build", "list", "pull"][..]),
+        ("audit", &["show", "tail", "verify"][..]),
+        ("image", &["build", "list", "pull"]),
         ("snapshot", &["create", "list", "restore", "rm"]),
     ];
     for (command, names) in below {

@@ -15,6 +15,7 @@ mod interrupted;
 mod json;
 mod jupyter;
 mod languages;
+mod layers;
 mod logs;
 mod network;
 mod notebooks;

@@ -1,6 +1,5 @@
 //! The order in which a key is looked for.
 
-use std::env;
 use std::path::PathBuf;
 
 use sandbox_core::Secret;
@@ -10,9 +9,9 @@ use super::keyring::find_in_keyring;
 /// A lookup of environment variables, so that tests need not change those of the process.
 pub type EnvLookup<'a> = &'a (dyn Fn(&str) -> Option<String> + Sync);
 
-/// Looks a variable of this process up. One that is blank counts as unset.
+/// Looks a variable of this process up, as [`sandbox_core::variable`] does. One that is blank counts as unset.
 pub fn process_env(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.trim().is_empty())
+    sandbox_core::variable(name)
 }
 
 /// Returns the home directory that the environment names.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_core::{ByteSize, FailureKind, Sandbox};
+use sandbox_core::{ByteSize, FailureKind, InterpreterState, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
@@ -28,6 +28,8 @@ pub(super) fn cases() -> Vec<Case> {
         daemons_that_burn_cpu_count needs limit_run_cpu_time;
         what_idles_beside_a_run_costs_it_nothing needs limit_run_cpu_time;
         memory_of_a_run_is_limited needs limit_run_memory;
+        memory_of_what_a_run_starts_counts needs limit_run_memory;
+        memory_from_before_a_run_does_not_count needs limit_run_memory;
         too_many_open_files_are_an_error needs strict;
     })
 }
@@ -337,6 +339,49 @@ async fn memory_of_a_run_is_limited(f: Fixture) -> Checked {
         "419430400",
         "the limit outlived its run"
     );
+    Ok(())
+}
+
+async fn memory_of_what_a_run_starts_counts(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+import subprocess, sys
+child = \"x = b'x' * (400 << 20); import time; time.sleep(1000)\"
+subprocess.run([sys.executable, '-c', child]).returncode";
+    let result = sandbox.run_code(code).memory(ByteSize::mib(128)).timeout(WAIT_TIMEOUT).await?;
+    failed_with(&result, FailureKind::OutOfMemory)?;
+    let message = result.failure.map(|failure| failure.message).unwrap_or_default();
+    ensure!(message.contains("128 MiB"), "the message has no limit: {message}");
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn memory_from_before_a_run_does_not_count(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    ok(&sandbox, "held = b'x' * (200 << 20)").await?;
+    let run = sandbox.run_code("more = b'y' * (16 << 20); import time; time.sleep(0.3); len(held)");
+    let result = run.memory(ByteSize::mib(64)).timeout(WAIT_TIMEOUT).await?;
+    ensure_eq!(result.text(), Some("209715200"), "{}", describe(&result));
+    // Processes that share their memory with the interpreter take none of their own.
+    let code = "
+import os, time
+children = []
+for _ in range(4):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(0.5)
+        os._exit(0)
+    children.append(pid)
+[os.waitpid(pid, 0)[1] for pid in children]";
+    let result = sandbox.run_code(code).memory(ByteSize::mib(64)).timeout(WAIT_TIMEOUT).await?;
+    ensure_eq!(result.text(), Some("[0, 0, 0, 0]"), "{}", describe(&result));
+    let result = sandbox
+        .run_code("much = b'z' * (200 << 20); time.sleep(1000)")
+        .memory(ByteSize::mib(64))
+        .timeout(WAIT_TIMEOUT)
+        .await?;
+    failed_with(&result, FailureKind::OutOfMemory)?;
+    ensure!(result.state == InterpreterState::Lost, "{}", describe(&result));
     Ok(())
 }
 

@@ -196,7 +196,7 @@ async fn a_run_in_time_is_not_executing(f: Fixture) -> Checked {
     tokio::time::sleep(LATE).await;
     ensure!(!sandbox.is_executing(), "code that has ended is said to run");
     ensure!(!sandbox.interrupt().await?, "code that has ended was interrupted");
-    let result = rest(events.into()).await?;
+    let result = rest(events).await?;
     ensure!(result.success() && !result.interrupted, "{}", describe(&result));
     is_kept(&sandbox, &result).await
 }

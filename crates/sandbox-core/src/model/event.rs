@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::denial::NetworkDenial;
+use super::finding::Finding;
 use super::output::OutputStream;
 use super::result::{CodeError, Failure, InterpreterState, ResultItem, Usage};
 
@@ -106,6 +107,9 @@ pub struct RunOutcome {
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
+    /// Findings of a scan that looked at the code before it ran. Empty where nothing was found, or nothing was scanned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// Bytes of its standard input that were read, as far as that is known. The rest is still there for other
     /// readers of the same file or pipe.
     #[serde(skip)]

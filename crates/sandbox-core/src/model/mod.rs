@@ -4,6 +4,7 @@ mod denial;
 mod environment;
 mod event;
 mod file;
+mod finding;
 mod gpu;
 mod info;
 mod mime;
@@ -17,6 +18,7 @@ pub use denial::{DenialReason, NetworkDenial};
 pub use environment::SandboxEnvironment;
 pub use event::{DisplayKind, Event, EventKind, RunOutcome};
 pub use file::{FileInfo, FileKind, WatchEvent, WatchEventKind};
+pub use finding::Finding;
 pub use gpu::GpuType;
 pub use info::{
     Context, IsolationInfo, ResourceConfig, SandboxInfo, SandboxStatus, SnapshotInfo, Tags,

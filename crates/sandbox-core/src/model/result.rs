@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::denial::NetworkDenial;
+use super::finding::Finding;
 use super::mime::MimeType;
 use super::output::{Logs, StreamTotals};
 use crate::error::{Effect, Error, ErrorKind};
@@ -390,6 +391,9 @@ pub struct ExecutionResult {
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
+    /// Findings of a scan that looked at the code before it ran. Empty where nothing was found, or nothing was scanned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// Unique id of the run.
     pub run_id: String,
 }
@@ -505,6 +509,11 @@ pub struct CommandResult {
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
+    /// Findings of a scan that looked at the command before it ran. Empty where nothing was found, or nothing was scanned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// Resources that were used.
+    pub usage: Usage,
     /// What happened meanwhile that its end does not show, such as processes that the memory limit ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,

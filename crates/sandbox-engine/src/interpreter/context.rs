@@ -86,6 +86,8 @@ pub struct RunRequest {
     pub timeout: Option<Duration>,
     /// CPU-time limit.
     pub cpu_time: Option<Duration>,
+    /// Maximum growth of the memory.
+    pub memory: Option<ByteSize>,
     /// Maximum number of bytes of output.
     pub output_limit: Option<ByteSize>,
     /// Standard input.
@@ -118,6 +120,7 @@ impl RunRequest {
             cwd: request.cwd.map(|path| resolve_directory(base, &path)),
             timeout: request.timeout,
             cpu_time: request.cpu_time,
+            memory: request.memory,
             output_limit: request.output_limit,
             stdin: request.stdin,
             network_hint: None,
@@ -239,7 +242,8 @@ impl InterpreterContext {
         let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
         let id = worker.next_id();
         let has_stdin = !matches!(request.stdin, Stdin::Empty);
-        let limits = Limits { wall: request.timeout, cpu: request.cpu_time };
+        let memory = request.memory.map(ByteSize::as_u64);
+        let limits = Limits { wall: request.timeout, cpu: request.cpu_time, memory };
         let message = Request::Run(Run {
             id,
             mode: request.mode,
@@ -263,6 +267,7 @@ impl InterpreterContext {
         run.started(&self.inner.id, restarted);
         run.network_hint = request.network_hint;
         run.hidden_paths = request.hidden_paths;
+        run.memory_limit = request.memory;
         run.limit_output(request.output_limit);
         run.send(&message, request.stdin).await?;
         Ok(run)
@@ -330,7 +335,7 @@ impl InterpreterContext {
         worker.watchdog.begin(
             id,
             FinalReply::Value,
-            Limits { wall: Some(VARIABLE_TIMEOUT), cpu: None },
+            Limits { wall: Some(VARIABLE_TIMEOUT), cpu: None, memory: None },
             None,
         );
         let task = tokio::spawn(answer(slot, id, request, operation));

@@ -40,7 +40,7 @@ pub fn dead(
         // Nothing less than the whole sandbox was enough.
         (
             Some(FailureKind::Terminated),
-            Some(cause @ (Cause::Timeout | Cause::CpuTime | Cause::OutputLimit)),
+            Some(cause @ (Cause::Timeout | Cause::CpuTime | Cause::Memory | Cause::OutputLimit)),
         ) => {
             let mut failure = failure_of(cause, limit);
             failure.message += WITH_IT;
@@ -98,6 +98,20 @@ pub(crate) fn over_output_limit(outcome: &mut RunOutcome, limit: ByteSize) {
     }
 }
 
+/// The failure of a run with more memory than it may have.
+const OVER_MEMORY: &str = "code execution used more memory than it may";
+
+/// Adds the limit to the failure of a run that exceeded it.
+pub(crate) fn over_memory_limit(outcome: &mut RunOutcome, limit: ByteSize) {
+    if let Some(failure) = &mut outcome.failure
+        && let Some(more) = failure.message.strip_prefix(OVER_MEMORY)
+    {
+        failure.message = format!(
+            "code execution was ended: its memory grew by more than the {limit} that this run may take{more}"
+        );
+    }
+}
+
 /// Sets the failure of an interpreter that had explained its exit.
 pub(crate) fn gave_up(outcome: &mut RunOutcome, why: &str) {
     if let Some(failure) = &mut outcome.failure
@@ -123,6 +137,7 @@ fn failure_of(cause: Cause, limit: &str) -> Failure {
             plain(FailureKind::Timeout, &format!("code execution timed out after {limit}"))
         }
         Cause::CpuTime => plain(FailureKind::CpuTime, "code execution used up its CPU time"),
+        Cause::Memory => plain(FailureKind::OutOfMemory, OVER_MEMORY),
         Cause::OutputLimit => {
             plain(FailureKind::OutputLimit, "code execution put out more than it may")
         }

@@ -20,7 +20,9 @@ use tokio::time::Instant;
 
 use super::context::Slot;
 use super::json::count_values;
-use super::outcome::{alive, broken, dead, died_of, gave_up, goes_on, over_output_limit};
+use super::outcome::{
+    alive, broken, dead, died_of, gave_up, goes_on, over_memory_limit, over_output_limit,
+};
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Worker, WorkerEvent};
@@ -67,6 +69,7 @@ pub(crate) struct ActiveRun {
     pub(crate) network_hint: Option<String>,
     pub(crate) hidden_paths: Vec<PathBuf>,
     output: Option<OutputBudget>,
+    pub(crate) memory_limit: Option<ByteSize>,
 }
 
 /// The output that is still allowed.
@@ -112,6 +115,7 @@ impl ActiveRun {
             network_hint: None,
             hidden_paths: Vec::new(),
             output: None,
+            memory_limit: None,
         }
     }
 
@@ -422,6 +426,9 @@ impl ActiveRun {
         }
         if let Some(output) = self.output.filter(|output| output.exceeded) {
             over_output_limit(&mut outcome, output.limit);
+        }
+        if let Some(limit) = self.memory_limit {
+            over_memory_limit(&mut outcome, limit);
         }
         self.push(EventKind::Finished(outcome));
         self.slot = None;

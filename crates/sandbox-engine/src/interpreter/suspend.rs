@@ -151,7 +151,7 @@ pub(super) async fn ask(
     worker.watchdog.begin(
         id,
         FinalReply::Acknowledged,
-        Limits { wall: Some(bound), cpu: None },
+        Limits { wall: Some(bound), cpu: None, memory: None },
         None,
     );
     let answer = match worker.send_with_channel(&request(id), channel).await {

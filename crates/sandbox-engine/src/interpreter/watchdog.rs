@@ -14,7 +14,7 @@ use super::tools::ToolCalls;
 use crate::host::{Control, Process, ProcessHost, WorkerIo};
 use crate::message::Request;
 use crate::process::{EndReason, kill_tree, would_block};
-use crate::tree_limit::TreeLimit;
+use crate::tree_limit::{MemoryLimit, TreeLimit};
 
 /// How long a worker whose time is up may take to finish an answer that it has begun to send.
 const HELD_BACK: Duration = Duration::from_millis(500);
@@ -47,6 +47,8 @@ pub enum Cause {
     Timeout,
     /// The CPU-time limit passed.
     CpuTime,
+    /// The memory exceeded its limit.
+    Memory,
     /// The output exceeded its limit.
     OutputLimit,
     /// A caller interrupted the run.
@@ -60,6 +62,8 @@ pub enum Cause {
 pub(crate) struct Limits {
     pub(crate) wall: Option<Duration>,
     pub(crate) cpu: Option<Duration>,
+    /// Bytes by which the memory may grow.
+    pub(crate) memory: Option<u64>,
 }
 
 /// Watches one worker. Its task sleeps until the next deadline, so that starting a run costs no timer.
@@ -98,6 +102,8 @@ struct Watched {
     cpu_end: Option<Duration>,
     /// The CPU-time limit of everything that the interpreter has started.
     tree: Option<TreeLimit>,
+    /// The memory limit of the interpreter and everything that it has started.
+    memory: Option<MemoryLimit>,
     cause: Option<Cause>,
     /// Set when the whole request has been sent. Before that, nothing else may be sent.
     sent: bool,
@@ -194,6 +200,8 @@ impl Watchdog {
         let deadline = limits.wall.map(|wall| Instant::now() + wall);
         let cpu_end = limits.cpu.map(|limit| self.process.cpu_time().unwrap_or_default() + limit);
         let tree = limits.cpu.and_then(|limit| TreeLimit::begin(&*self.process, limit));
+        let memory = limits.memory.and_then(|limit| MemoryLimit::begin(&*self.process, limit));
+        let is_measured = cpu_end.is_some() || memory.is_some();
         let mut state = self.state();
         state.run = Some(Watched {
             id,
@@ -201,6 +209,7 @@ impl Watchdog {
             deadline,
             cpu_end,
             tree,
+            memory,
             cause: None,
             sent: false,
             called: false,
@@ -213,7 +222,7 @@ impl Watchdog {
             killed: false,
             at_most: None,
         });
-        let due = if cpu_end.is_some() { Some(Instant::now()) } else { deadline };
+        let due = if is_measured { Some(Instant::now()) } else { deadline };
         self.reschedule(&mut state, due);
     }
 
@@ -363,6 +372,7 @@ impl Watchdog {
     async fn watch(self: Arc<Self>, host: Arc<dyn ProcessHost>, ended: Arc<EndReason>) {
         loop {
             self.measure_tree();
+            self.measure_memory();
             match self.next_step() {
                 Step::Close => return,
                 Step::Kill => {
@@ -412,6 +422,34 @@ impl Watchdog {
         }
     }
 
+    /// Measures the memory of a limited run, when it is time.
+    fn measure_memory(&self) {
+        let taken = {
+            let mut state = self.state();
+            let run = state.run.as_mut();
+            run.and_then(|run| Some((run.id, run.memory.take_if(|memory| memory.is_due())?)))
+        };
+        let Some((id, mut memory)) = taken else { return };
+        memory.measure();
+        let mut state = self.state();
+        if let Some(run) = state.run.as_mut().filter(|run| run.id == id) {
+            run.memory = Some(memory);
+        }
+    }
+
+    /// Lets a run whose memory has exceeded its limit be killed now, unless the code has ended by itself.
+    fn check_memory(&self, run: &mut Watched, now: Instant) {
+        if run.memory.as_ref().is_some_and(MemoryLimit::is_exceeded) {
+            run.memory = None;
+            self.check_for_end(run, now);
+            if run.is_active() {
+                run.cause = Some(Cause::Memory);
+                run.doomed = true;
+                run.deadline = Some(now);
+            }
+        }
+    }
+
     fn next_step(&self) -> Step {
         let now = Instant::now();
         let mut state = self.state();
@@ -427,6 +465,7 @@ impl Watchdog {
             self.send_interrupt(run);
         }
         self.wake_run(run, now);
+        self.check_memory(run, now);
         let cpu = run.cpu_end.map(|end| (end, self.process.cpu_time().unwrap_or_default()));
         let out_of_time = run.deadline.is_some_and(|deadline| deadline <= now);
         let out_of_cpu = cpu.is_some_and(|(end, used)| used >= end)
@@ -443,6 +482,7 @@ impl Watchdog {
             due = earliest(due, run.tree.as_ref().map(TreeLimit::next));
         }
         due = earliest(due, run.next_interrupt(now));
+        due = earliest(due, run.memory.as_ref().map(MemoryLimit::next));
         state.scheduled = due;
         Step::Sleep(due)
     }
@@ -461,7 +501,7 @@ impl Watchdog {
     fn act(&self, run: &mut Watched, now: Instant, out_of_time: bool) -> Step {
         let answer = self.check_for_end(run, now);
         if run.finished && !run.doomed {
-            (run.deadline, run.cpu_end, run.tree) = (None, None, None);
+            (run.deadline, run.cpu_end, run.tree, run.memory) = (None, None, None, None);
             return Step::Sleep(None);
         }
         let held_back = *run.held_back.get_or_insert(now + HELD_BACK);

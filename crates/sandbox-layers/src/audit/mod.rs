@@ -1,6 +1,8 @@
 //! An audit: one line for each beginning and each end of an operation that changes or runs something.
 
 mod log;
+mod tools;
+mod totals;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,14 +15,20 @@ use async_trait::async_trait;
 use futures_channel::oneshot;
 use sandbox_core::{
     Backend, CommandEvent, Error, ErrorKind, EventKind, Hooks, InstallPackages, Layer, Observer,
-    Operation, OperationEvent, OperationRequest, Result, Retry, intercept_backend, unix_now,
+    Operation, OperationEvent, OperationRequest, Result, Retry, Usage, intercept_backend, unix_now,
+    wrap_backend,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::log::{LogDirectory, hex};
+use self::tools::ToolAudit;
+use self::totals::AllTotals;
 
 pub use self::log::AuditReport;
+
+/// The operation of code that calls a function of the host.
+const TOOL_CALL: &str = "call_tool";
 
 /// Operations that only look. They are not in the log.
 const UNNOTED: [&str; 14] = [
@@ -131,8 +139,9 @@ impl AuditLog {
     /// Checks every line of the log in a directory.
     ///
     /// # Errors
-    /// As [`AuditLog::open`].
+    /// `NotFound` without such a directory; otherwise as [`AuditLog::open`].
     pub fn verify(path: &Path) -> Result<AuditReport> {
+        check_there(path)?;
         let directory = opened(path, AuditPolicy::default())?;
         directory.verify().map_err(|error| unusable(path, &error))
     }
@@ -140,8 +149,9 @@ impl AuditLog {
     /// Reads the lines of the log in a directory, the oldest first, until `each` returns false.
     ///
     /// # Errors
-    /// As [`AuditLog::open`].
+    /// `NotFound` without such a directory; otherwise as [`AuditLog::open`].
     pub fn read(path: &Path, each: impl FnMut(&str) -> bool) -> Result<()> {
+        check_there(path)?;
         let directory = opened(path, AuditPolicy::default())?;
         directory.read(each).map_err(|error| unusable(path, &error))
     }
@@ -178,6 +188,15 @@ impl AuditLog {
     }
 }
 
+/// A log that is only read is not made.
+fn check_there(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let message = format!("there is no audit log in {}", path.display());
+    Err(Error::new(ErrorKind::NotFound, "audit", message))
+}
+
 fn opened(path: &Path, policy: AuditPolicy) -> Result<LogDirectory> {
     LogDirectory::open(path, policy.max_file.max(1), policy.sync)
         .map_err(|error| unusable(path, &error))
@@ -194,20 +213,66 @@ fn unusable(path: &Path, error: &std::io::Error) -> Error {
 
 /// Writes operations of a backend and its sandboxes to a log.
 ///
-/// Each operation that runs or changes something has a line when it begins and one when it ends, with the same `op`. An end
-/// that is missing means that the process died. Values of environment variables and variables are never in it.
+/// Each operation that runs or changes something has a line when it begins and one when it ends, with the same `op`, and so
+/// has each call of a function of the host by code. An end that is missing means that the process died. The end of a
+/// sandbox has the totals of what ran in it through this layer. Values of environment variables and variables are never in
+/// the log.
 #[derive(Clone, Debug)]
-pub struct AuditLayer(AuditLog);
+pub struct AuditLayer {
+    log: AuditLog,
+    totals: Arc<AllTotals>,
+}
 
 impl AuditLayer {
     /// Writes to a log.
     pub fn new(log: AuditLog) -> Self {
-        Self(log)
+        Self { log, totals: Arc::default() }
+    }
+
+    /// Writes the line with which an operation begins. What is returned writes the one with which it ends.
+    async fn begin(
+        &self,
+        operation: &'static str,
+        sandbox: Option<String>,
+        run: Option<&str>,
+        request: Map<String, Value>,
+        has_events: bool,
+    ) -> Result<Noting> {
+        let op = sandbox_core::random_hex(8);
+        let mut about = Map::new();
+        about.insert("op".to_owned(), op.into());
+        about.insert("operation".to_owned(), operation.into());
+        if let Some(sandbox) = &sandbox {
+            about.insert("sandbox".to_owned(), sandbox.as_str().into());
+        }
+        if let Some(run) = run {
+            about.insert("run".to_owned(), run.into());
+        }
+        let mut record = line("begin", &about);
+        record.insert("pid".to_owned(), std::process::id().into());
+        if !request.is_empty() {
+            record.insert("request".to_owned(), request.into());
+        }
+        self.log.begin(record, operation).await?;
+        let (output, content) = ([Content::default(), Content::default()], Content::default());
+        Ok(Noting {
+            layer: self.clone(),
+            operation,
+            sandbox,
+            about,
+            began: Instant::now(),
+            output,
+            content,
+            usage: Usage::default(),
+            result: None,
+            has_events,
+        })
     }
 }
 
 impl Layer for AuditLayer {
     fn layer(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
+        let inner = wrap_backend(Arc::new(ToolAudit::new(inner, self.clone())));
         intercept_backend(inner, Arc::new(self.clone()))
     }
 }
@@ -218,33 +283,11 @@ impl Hooks for AuditLayer {
         if UNNOTED.contains(&operation.name) {
             return Ok(Box::new(Silent));
         }
-        let op = sandbox_core::random_hex(8);
-        let mut about = Map::new();
-        about.insert("op".to_owned(), op.into());
-        about.insert("operation".to_owned(), operation.name.into());
-        if let Some(sandbox) = operation.sandbox {
-            about.insert("sandbox".to_owned(), sandbox.info().id.into());
-        }
-        if let Some(run) = &operation.call.run_id {
-            about.insert("run".to_owned(), run.as_str().into());
-        }
-        let mut record = line("begin", &about);
-        record.insert("pid".to_owned(), std::process::id().into());
-        let request = described(&operation.request, self.0.policy.content);
-        if !request.is_empty() {
-            record.insert("request".to_owned(), request.into());
-        }
-        self.0.begin(record, operation.name).await?;
-        let (log, output) = (self.0.clone(), [Content::default(), Content::default()]);
-        Ok(Box::new(Noting {
-            log,
-            about,
-            began: Instant::now(),
-            output,
-            content: Content::default(),
-            result: None,
-            has_events: has_events(&operation.request),
-        }))
+        let sandbox = operation.sandbox.map(|sandbox| sandbox.info().id);
+        let request = described(&operation.request, self.log.policy.content);
+        let has_events = has_events(&operation.request);
+        let run = operation.call.run_id.as_deref();
+        Ok(Box::new(self.begin(operation.name, sandbox, run, request, has_events).await?))
     }
 }
 
@@ -357,11 +400,14 @@ impl Observer for Silent {
 
 /// Notes the end of one operation.
 struct Noting {
-    log: AuditLog,
+    layer: AuditLayer,
+    operation: &'static str,
+    sandbox: Option<String>,
     about: Map<String, Value>,
     began: Instant,
     output: [Content; 2],
     content: Content,
+    usage: Usage,
     result: Option<Map<String, Value>>,
     has_events: bool,
 }
@@ -382,7 +428,7 @@ impl Observer for Noting {
     }
 
     fn event(&mut self, event: OperationEvent<'_>) -> Result<()> {
-        let content = self.log.policy.content;
+        let content = self.layer.log.policy.content;
         match event {
             OperationEvent::Succeeded if !self.has_events => self.set(json!({"ok": true})),
             OperationEvent::Content(chunk) => self.content.take(chunk, content),
@@ -391,11 +437,15 @@ impl Observer for Noting {
                     let index = usize::from(*stream == sandbox_core::OutputStream::Stderr);
                     self.output[index].take(data, content);
                 }
-                EventKind::Finished(outcome) => self.set(json!({
-                    "exit_code": outcome.exit_code, "failure": outcome.failure,
-                    "interrupted": outcome.interrupted, "state": outcome.state,
-                    "usage": outcome.usage, "network_denied": outcome.network_denied,
-                })),
+                EventKind::Finished(outcome) => {
+                    self.usage = outcome.usage;
+                    self.set(json!({
+                        "exit_code": outcome.exit_code, "failure": outcome.failure,
+                        "interrupted": outcome.interrupted, "state": outcome.state,
+                        "usage": outcome.usage, "network_denied": outcome.network_denied,
+                        "findings": outcome.findings,
+                    }));
+                }
                 EventKind::Error(error) => {
                     self.about.insert("exception".to_owned(), error.name.as_str().into());
                 }
@@ -406,10 +456,14 @@ impl Observer for Noting {
                     let index = usize::from(*stream == sandbox_core::OutputStream::Stderr);
                     self.output[index].take(data, content);
                 }
-                CommandEvent::Finished(outcome) => self.set(json!({
-                    "exit_code": outcome.exit_code, "failure": outcome.failure,
-                    "usage": outcome.usage, "network_denied": outcome.network_denied,
-                })),
+                CommandEvent::Finished(outcome) => {
+                    self.usage = outcome.usage;
+                    self.set(json!({
+                        "exit_code": outcome.exit_code, "failure": outcome.failure,
+                        "usage": outcome.usage, "network_denied": outcome.network_denied,
+                        "findings": outcome.findings,
+                    }));
+                }
                 _ => {}
             },
             _ => {}
@@ -434,6 +488,20 @@ impl Drop for Noting {
         let result = self.result.take();
         let result = result.map_or_else(|| json!({"abandoned": true}), Value::Object);
         record.insert("result".to_owned(), result);
-        self.log.end(record);
+        if let Some(sandbox) = &self.sandbox {
+            let bytes = self.output.iter().map(|output| output.bytes).sum();
+            let totals = &self.layer.totals;
+            match self.operation {
+                "run_code" | "start_command" | TOOL_CALL => {
+                    totals.add(sandbox, self.operation, &self.usage, bytes);
+                }
+                "terminate" | "kill" => {
+                    let all = totals.take(sandbox);
+                    all.into_iter().for_each(|all| drop(record.insert("totals".to_owned(), all)));
+                }
+                _ => {}
+            }
+        }
+        self.layer.log.end(record);
     }
 }

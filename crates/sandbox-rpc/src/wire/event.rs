@@ -92,7 +92,8 @@ mod tests {
 
     use proptest::prelude::*;
     use sandbox_core::{
-        CodeError, DenialReason, DisplayKind, NetworkDenial, OutputStream, ResultItem, Usage,
+        CodeError, DenialReason, DisplayKind, Finding, NetworkDenial, OutputStream, ResultItem,
+        Usage,
     };
     use serde_json::{Map, Value};
 
@@ -109,6 +110,10 @@ mod tests {
     fn denial() -> NetworkDenial {
         let (host, allow) = ("é.example".into(), Some("x:1".into()));
         NetworkDenial { host, port: Some(1), reason: DenialReason::WrongHost, allow, count: 3 }
+    }
+
+    fn finding() -> Finding {
+        Finding { rule: "network".into(), line: 3, reason: "é".into() }
     }
 
     #[test]
@@ -147,6 +152,7 @@ mod tests {
                 background_threads: 2,
                 hint: Some("h".into()),
                 network_denied: vec![denial()],
+                findings: vec![finding()],
                 stdin_read: Some(11),
             }),
         ] {
@@ -164,6 +170,7 @@ mod tests {
             duration: 0.1,
             usage: Usage::default(),
             network_denied: vec![denial()],
+            findings: vec![finding()],
             hint: Some("h".into()),
             stdin_read: Some(u64::MAX),
         };

@@ -323,6 +323,7 @@ impl<'a> Session<'a> {
     /// Reports how a cell ended, if its output does not show that.
     fn conclude(&mut self, result: &ExecutionResult) {
         say_failure(self.printer, result);
+        crate::layers::show(&result.findings, self.printer);
         if let (Some(status), None) = (result.exit_code, &result.failure) {
             self.printer.note(&format!("the code exited with status {status}; Ctrl-D leaves"));
         }

@@ -207,6 +207,7 @@ fn finished(outcome: CommandOutcome) -> RunOutcome {
         usage: outcome.usage,
         hint: outcome.hint.or_else(|| NetworkDenial::hint(&outcome.network_denied)),
         network_denied: outcome.network_denied,
+        findings: outcome.findings,
         stdin_read: outcome.stdin_read,
         ..RunOutcome::default()
     }

@@ -52,6 +52,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, CliError
     {
         notebook_run::choose_kernel(&mut args.sandbox, notebook, &magic, printer).await;
     }
+    task.source.scan_program(&args.sandbox.layers, printer)?;
     let export = Export::from_args(&args.export, &task.source)?;
     let timeout = Some(seconds("timeout", args.sandbox.timeout)?);
     let cpu_time = cpu_time(args.cpu_time)?;

@@ -19,6 +19,7 @@ use crate::commands::target::disk_limit;
 use crate::error::CliError;
 use crate::exit;
 use crate::languages::KERNEL;
+use crate::layers;
 use crate::notebook::{Notebook, Recording, plain_language};
 use crate::printer::{Format, Printer};
 
@@ -171,6 +172,10 @@ impl<'a> Report<'a> {
             EventKind::Error(error) => self.printer.stderr(traceback(error).as_bytes()).await,
             EventKind::Hint { text } => {
                 self.printer.hint(text);
+                Ok(())
+            }
+            EventKind::Finished(outcome) => {
+                layers::show(&outcome.findings, self.printer);
                 Ok(())
             }
             EventKind::Started { restarted: true, .. } => {

@@ -9,11 +9,13 @@ use bytes::Bytes;
 use code_sandboxes::SingleUse;
 
 use super::advice::Subject;
-use crate::args::{RunArgs, is_notebook};
+use crate::args::{LayerArgs, RunArgs, is_notebook};
 use crate::error::CliError;
 use crate::input::{self, ProgramInput};
 use crate::languages::{self, Dependencies, Engine, Language, Runner};
+use crate::layers;
 use crate::notebook::{self, Notebook, Parameter};
+use crate::printer::Printer;
 use crate::settings::{mounted_place, network_mode};
 
 /// Maximum size of a notebook file, which includes its saved outputs.
@@ -73,6 +75,16 @@ impl Source {
             Self::Cell(_) | Self::Script { .. } => Some(SingleUse::Code),
             Self::Shell(_) | Self::Command(_) | Self::Program(_) => Some(SingleUse::Commands),
             Self::Notebook { .. } => None,
+        }
+    }
+
+    /// Scans a program for tools in the sandbox, as the flags say. Other code is scanned when it is run.
+    pub(crate) fn scan_program(&self, args: &LayerArgs, printer: &Printer) -> Result<(), CliError> {
+        match self {
+            Self::Program(program) => {
+                layers::check_program(&program.text, program.language, args, printer)
+            }
+            _ => Ok(()),
         }
     }
 

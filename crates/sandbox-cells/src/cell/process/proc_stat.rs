@@ -55,6 +55,27 @@ pub(super) fn status(pid: u32, field: &str) -> Option<String> {
     line.map(|value| value.trim().to_owned())
 }
 
+/// Returns the memory of a process that is its own or shared with others, in bytes, without files. An exact figure has its
+/// share of shared memory. A process that forbids to be measured counts by the other figure.
+pub(super) fn memory_of(pid: u32, exact: bool) -> u64 {
+    let rollup = exact.then(|| read(pid, "smaps_rollup")).flatten();
+    let sum = |text: &str, fields: &[&str]| fields.iter().map(|name| kib(text, name)).sum::<u64>();
+    match rollup {
+        Some(text) => sum(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]),
+        None => {
+            let text = read(pid, "status").unwrap_or_default();
+            sum(&text, &["RssAnon:", "RssShmem:", "VmSwap:"])
+        }
+    }
+}
+
+/// Returns a field in KiB as bytes. Without the field, zero.
+fn kib(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or_default().saturating_mul(1024)
+}
+
 /// Reads a file as text. The name of a process may have any bytes, and both files contain it.
 fn read(pid: u32, file: &str) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
@@ -82,6 +103,17 @@ mod tests {
             assert_eq!((seen.parent, seen.start, seen.dead), (7, 900, dead), "{stat}");
             assert_eq!((seen.times.own, seen.times.waited), (42, 6), "{stat}");
         }
+    }
+
+    #[test]
+    fn memory_is_measured_in_both_ways() {
+        let before = [true, false].map(|exact| memory_of(std::process::id(), exact));
+        let held = vec![1_u8; 64 << 20];
+        for (exact, before) in [true, false].into_iter().zip(before) {
+            let grown = memory_of(std::process::id(), exact).saturating_sub(before);
+            assert!((60 << 20..90 << 20).contains(&grown), "exact {exact}: {grown}");
+        }
+        assert_eq!(std::hint::black_box(held).len(), 64 << 20);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Measures the processor time of a process of a cell and of everything it has started, from the host's `/proc`.
+//! Measures the processor time and the memory of a process of a cell and of everything it has started, from the host's
+//! `/proc`.
 //!
 //! In a strict cell all descendants of one root have its UTS namespace, which they cannot leave: see `kill_tree.rs` of
 //! the helper. Elsewhere a worker adopts processes that lose their parent, as the subreaper of a program does, so that
@@ -14,7 +15,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::proc_stat::{ProcStat, processes};
+use super::proc_stat::{ProcStat, memory_of, processes};
 use sandbox_engine::host::TreeClock;
 
 /// The unit of processor times. It is the same on every architecture.
@@ -100,6 +101,11 @@ impl TreeClock for ProcTree {
         let (waited, gone) = self.sums();
         let used = waited.saturating_sub(self.began.0).max(gone.saturating_sub(self.began.1));
         TICK * u32::try_from(used).unwrap_or(u32::MAX)
+    }
+
+    fn memory(&mut self, exact: bool) -> u64 {
+        let members = self.members();
+        members.iter().filter(|seen| !seen.dead).map(|seen| memory_of(seen.pid, exact)).sum()
     }
 }
 

@@ -1,0 +1,55 @@
+//! The scan around real cells.
+
+use std::sync::Arc;
+
+use backend_eval::EvalBackend;
+use sandbox_core::{ErrorKind, Finding, Layer, Sandbox};
+use sandbox_layers::{ScanLayer, ScanMode, ScanPolicy};
+
+async fn sandbox(policy: ScanPolicy) -> Sandbox {
+    let backend = ScanLayer::new(policy).layer(Arc::new(EvalBackend::default()));
+    Sandbox::builder(backend).create().await.unwrap()
+}
+
+#[tokio::test]
+async fn findings_are_in_the_result_and_the_code_runs() {
+    let sandbox = sandbox(ScanPolicy::warn()).await;
+    let result = sandbox.run_code("x = eval('6 * 7')\nx").await.unwrap();
+    assert_eq!(result.text(), Some("42"));
+    let [Finding { rule, line: 1, .. }] = result.findings.as_slice() else { panic!("{result:?}") };
+    assert_eq!(rule, "dynamic_code");
+    assert_eq!(sandbox.run_code("x + 1").await.unwrap().findings, []);
+    let result = sandbox.commands().run("cat /etc/hostname; true").await.unwrap();
+    assert_eq!((result.exit_code, result.findings.len()), (0, 1), "{result:?}");
+    assert_eq!(sandbox.commands().run(["cat", "x"]).await.unwrap().findings, []);
+    sandbox.terminate().await.unwrap();
+}
+
+#[tokio::test]
+async fn refused_code_does_not_run() {
+    let sandbox = sandbox(ScanPolicy::refuse().allow_imports(["math"])).await;
+    let refused = sandbox.run_code("open('trace', 'w').close()\nimport os").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    assert_eq!(
+        refused.message(),
+        "the scan refuses the code: line 2: the module `os` is not on the list of allowed imports (import)"
+    );
+    let findings = refused.context().iter().find(|(key, _)| *key == "findings").unwrap();
+    let findings: Vec<Finding> = serde_json::from_str(&findings.1).unwrap();
+    assert_eq!(findings[0].line, 2);
+    let refused = sandbox.commands().run("touch trace; curl x").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    assert!(!sandbox.files().exists("trace").await.unwrap(), "nothing ran");
+    assert_eq!(sandbox.run_code("import math; math.floor(2.5)").await.unwrap().text(), Some("2"));
+    // Code in a language that the scan does not know is not passed over.
+    let refused = sandbox.run_code("1").language("r").await.unwrap_err();
+    assert!(refused.message().contains("code in r is not looked at"), "{refused}");
+    sandbox.terminate().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_scan_that_is_off_is_no_layer() {
+    let sandbox = sandbox(ScanPolicy::new(ScanMode::Off)).await;
+    assert_eq!(sandbox.run_code("eval('1')").await.unwrap().findings, []);
+    sandbox.terminate().await.unwrap();
+}
