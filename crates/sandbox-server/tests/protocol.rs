@@ -22,7 +22,8 @@ async fn server() -> (E2bServer, Faults) {
     let faults = Faults::default();
     let mut options = E2bOptions::default();
     options.faults = Some(faults.clone());
-    let server = E2bServer::start(Arc::new(EvalBackend::default()), options).await.unwrap();
+    let server =
+        E2bServer::start(Arc::new(EvalBackend::default()), options).await.expect("a server");
     (server, faults)
 }
 
@@ -38,9 +39,9 @@ impl Answer {
 }
 
 async fn send(server: &E2bServer, request: Request<Full<Bytes>>) -> Result<Answer, hyper::Error> {
-    let stream = TcpStream::connect(server.address()).await.unwrap();
+    let stream = TcpStream::connect(server.address()).await.expect("a server");
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("a server");
     tokio::spawn(connection);
     let response: Response<_> = sender.send_request(request).await?;
     let status = response.status();
@@ -53,20 +54,22 @@ fn request(method: &str, path: &str, fields: &[(&str, &str)], body: &[u8]) -> Re
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
-    request.body(Full::new(Bytes::copy_from_slice(body))).unwrap()
+    request.body(Full::new(Bytes::copy_from_slice(body))).expect("well formed")
 }
 
 async fn control(server: &E2bServer, method: &str, path: &str, body: Value) -> Answer {
     let key = server.api_key().expose().to_owned();
     let fields = [("x-api-key", key.as_str()), ("content-type", "application/json")];
-    send(server, request(method, path, &fields, body.to_string().as_bytes())).await.unwrap()
+    send(server, request(method, path, &fields, body.to_string().as_bytes()))
+        .await
+        .expect("a server")
 }
 
 async fn create(server: &E2bServer) -> (String, String) {
     let made = control(server, "POST", "/v2/sandboxes", json!({ "templateID": "base" })).await;
     assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
     let made = made.json();
-    let text = |name: &str| made[name].as_str().unwrap().to_owned();
+    let text = |name: &str| made[name].as_str().expect("well formed").to_owned();
     (text("sandboxID"), text("envdAccessToken"))
 }
 
@@ -83,13 +86,13 @@ async fn envd(
         ("x-access-token", sandbox.1.as_str()),
         ("content-type", kind),
     ];
-    send(server, request("POST", path, &fields, body)).await.unwrap()
+    send(server, request("POST", path, &fields, body)).await.expect("a server")
 }
 
 fn envelope(body: &Value) -> Vec<u8> {
     let body = body.to_string().into_bytes();
     let mut framed = vec![0];
-    framed.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
+    framed.extend_from_slice(&u32::try_from(body.len()).expect("well formed").to_be_bytes());
     framed.extend(body);
     framed
 }
@@ -99,7 +102,7 @@ fn messages(mut body: &[u8]) -> Vec<Value> {
     let mut found = Vec::new();
     while let [_, a, b, c, d, rest @ ..] = body {
         let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
-        found.push(serde_json::from_slice(&rest[..length]).unwrap());
+        found.push(serde_json::from_slice(&rest[..length]).expect("well formed"));
         body = &rest[length..];
     }
     found
@@ -108,8 +111,9 @@ fn messages(mut body: &[u8]) -> Vec<Value> {
 /// What a process has printed.
 fn stdout(messages: &[Value]) -> String {
     let pieces = messages.iter().filter_map(|message| message["event"]["data"]["stdout"].as_str());
-    let bytes: Vec<u8> = pieces.flat_map(|piece| STANDARD.decode(piece).unwrap()).collect();
-    String::from_utf8(bytes).unwrap()
+    let bytes: Vec<u8> =
+        pieces.flat_map(|piece| STANDARD.decode(piece).expect("well formed")).collect();
+    String::from_utf8(bytes).expect("well formed")
 }
 
 async fn bash(
@@ -126,7 +130,7 @@ async fn bash(
         ("content-type", "application/connect+json"),
     ];
     let request = request("POST", "/process.Process/Start", &fields, &envelope(&start));
-    messages(&send(server, request).await.unwrap().body)
+    messages(&send(server, request).await.expect("a server").body)
 }
 
 #[tokio::test]

@@ -310,7 +310,7 @@ flow('contexts are apart', async (s) => {
 })
 
 flow('a missing language is an error', async (s) => {
-  await assert.rejects(s.runCode('1', { language: 'cobol' }), /not available here/)
+  await assert.rejects(s.runCode('1', { language: 'cobol' }), /400/)
 })
 
 flow('a run that is given up is interrupted', async (s) => {
