@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use chrono::{DateTime, Utc};
 use sandbox_core::Backend;
 
 use super::create::Creates;
@@ -38,6 +39,7 @@ pub(super) struct App {
     pub(super) table: SandboxTable<Record>,
     pub(super) creates: Creates,
     pub(super) faults: Option<Faults>,
+    pub(super) started_at: DateTime<Utc>,
 }
 
 impl App {

@@ -124,6 +124,7 @@ impl E2bServer {
             keep: options.keep,
             creates: create::Creates::default(),
             faults: options.faults,
+            started_at: chrono::Utc::now(),
         });
         let (stop, mut stopped) = watch::channel(false);
         // Events are small, and each is for a client that waits.

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::SecondsFormat;
 use sandbox_core::{CallContext, ErrorKind, SnapshotInfo, random_hex};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -59,8 +59,8 @@ pub(super) async fn resolve(app: &App, template: &str) -> Result<Start, ApiError
     Err(ApiError::not_found(format!("template '{template}' not found")))
 }
 
-fn template_json(name: &str, started: DateTime<Utc>, app: &App) -> Value {
-    let at = started.to_rfc3339_opts(SecondsFormat::Millis, true);
+fn template_json(name: &str, app: &App) -> Value {
+    let at = app.started_at.to_rfc3339_opts(SecondsFormat::Millis, true);
     let (cpu, memory, disk) = resources(None, &app.ceiling.base);
     json!({
         "templateID": name, "buildID": name, "aliases": [name], "names": [name], "public": true,
@@ -78,8 +78,7 @@ pub(super) async fn list_templates(
     let environments = app.backend.environments(&CallContext::new()).await?;
     let own = environments.into_iter().map(|environment| environment.name);
     let names = TEMPLATES.into_iter().map(str::to_owned).chain(own);
-    let started = DateTime::UNIX_EPOCH;
-    Ok(Json(names.map(|name| template_json(&name, started, &app)).collect::<Vec<_>>().into()))
+    Ok(Json(names.map(|name| template_json(&name, &app)).collect::<Vec<_>>().into()))
 }
 
 /// `GET /templates/aliases/{alias}`

@@ -43,8 +43,8 @@ impl User {
             None => Ok(()),
             Some(name) if name.is_empty() || name == self.name => Ok(()),
             Some("root") => {
-                let message = "commands and files as root are not served: code in a sandbox of this server is an \
-                               ordinary user; `sandboxes serve -p local-docker --image IMAGE` has images with root";
+                let message = "nothing is served as root: code in a sandbox of this server is an ordinary user; what needs \
+                               root goes into an image, for `sandboxes serve -p local-docker --image IMAGE`";
                 Err(ConnectError::new(Code::PermissionDenied, message))
             }
             Some(other) => Err(ConnectError::new(

@@ -225,6 +225,47 @@ async def pause_keeps_everything(s):
     equal(await w(s.files.read("kept.txt")), "kept")
 
 
+@bare
+async def a_sandbox_pauses_at_its_end_and_resumes_by_itself():
+    s = await w(S.create(timeout=1, lifecycle={"on_timeout": "pause", "auto_resume": True}))
+    await w(s.run_code("kept = 7"))
+    info = await w(s.get_info())
+    equal((info.lifecycle["on_timeout"].value, info.lifecycle["auto_resume"]), ("pause", True))
+    async def paused():
+        return (await w(s.get_info())).state == e2b.SandboxState.PAUSED
+    await until(paused, "the pause")
+    equal((await w(s.run_code("kept"))).text, "7", "a request resumes it")
+    await w(s.set_timeout(60))
+    await w(s.kill())
+
+
+@bare
+async def ports_can_be_closed_to_others():
+    s = await w(S.create(network={"allow_public_traffic": False}))
+    holds(s.traffic_access_token, "it has a token")
+    equal((await w(s.run_code("1 + 1"))).text, "2")
+    host = s.get_host(8125)
+    equal(raw("GET", "/", host=host)[0], 401)
+    status, _, body = raw("GET", "/", {"E2B-Traffic-Access-Token": s.traffic_access_token}, host=host)
+    equal(status, 502, f"nothing listens there: {body}")
+    await w(s.kill())
+
+
+@bare
+async def a_named_snapshot_is_found_by_name():
+    name = "named-" + str(os.getpid())
+    s = await w(S.create())
+    await w(s.run_code("value = 12"))
+    snapshot = await w(s.create_snapshot(name=name))
+    holds(any(name in one for one in snapshot.names), f"{snapshot}")
+    await raises(Exception, lambda: s.create_snapshot(name=name), "409")
+    other = await w(S.create(name))
+    equal((await w(other.run_code("value"))).text, "12", "with the variables of Python")
+    for sandbox in (s, other):
+        await w(sandbox.kill())
+    holds(await w(S.delete_snapshot(snapshot.snapshot_id)), "it is deleted")
+
+
 @flow
 async def metrics_are_measured(s):
     found = await w(s.get_metrics())
@@ -456,6 +497,32 @@ async def a_terminal_runs_a_shell(s):
     except e2b.CommandExitException as error:
         equal(error.exit_code, 4)
     holds(b"30 101" in seen and b"t=22" in seen, bytes(seen))
+
+
+@flow
+async def a_terminal_is_connected_to(s):
+    if IS_ASYNC:
+        handle = await s.pty.create(e2b.PtySize(rows=24, cols=80), on_data=lambda _: None)
+        seen = bytearray()
+        other = await s.pty.connect(handle.pid, on_data=seen.extend)
+        await s.pty.send_stdin(handle.pid, b"echo again-$((4+4)); exit\n")
+        await other.wait()
+    else:
+        handle = s.pty.create(e2b.PtySize(rows=24, cols=80))
+        handle.disconnect()
+        other = s.pty.connect(handle.pid)
+        s.pty.send_stdin(handle.pid, b"echo again-$((4+4)); exit\n")
+        seen = bytearray()
+        other.wait(on_pty=seen.extend)
+    holds(b"again-8" in seen, bytes(seen))
+
+
+@flow
+async def a_part_of_a_file_is_read(s):
+    await w(s.files.write("/home/user/part.txt", "0123456789"))
+    url = await w(s.download_url("part.txt"))
+    status, headers, body = raw("GET", url[len(URL):], {"Range": "bytes=2-4"})
+    equal((status, headers["Content-Range"], body), (206, "bytes 2-4/10", b"234"))
 
 
 @flow
