@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use code_sandboxes::{DEFAULT_TIMEOUT, seconds};
+use code_sandboxes::{CallContext, DEFAULT_TIMEOUT, seconds};
 use sandbox_server::e2b::{E2bOptions, E2bServer};
 use sandbox_server::{AccessKey, Ceiling};
 use serde_json::{Map, Value, json};
@@ -42,6 +42,11 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
     options.keep = args.keep;
     let mut interrupts = Interrupts::listen()?;
     let mut termination = TerminationSignals::listen_unless_ignored()?;
+    if variant.is_local() {
+        // What cannot be had is said now, and not to each client.
+        let trial = backend.create(&CallContext::new(), options.ceiling.base.clone()).await?;
+        trial.life().kill(&CallContext::new()).await?;
+    }
     let server = E2bServer::start(backend, options).await?;
     let printed = print(&server, printer).await;
     if printed.is_ok() {

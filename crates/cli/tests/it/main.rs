@@ -20,6 +20,7 @@ mod logs;
 mod network;
 mod notebooks;
 mod python;
+mod serve;
 mod shared_input;
 mod signals;
 mod snapshots;

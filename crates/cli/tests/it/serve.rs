@@ -1,0 +1,99 @@
+//! `sandboxes serve`: what it prints, whom it lets in, and that nothing is left when it ends.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Child;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{sandboxes, wait};
+
+/// A server, with the variables that it has printed.
+struct Server {
+    child: Child,
+    key: String,
+    port: String,
+}
+
+impl Server {
+    fn start(flags: &[&str]) -> Self {
+        let mut child = sandboxes(["serve", "--port", "0"]).args(flags.iter().copied()).spawn();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(3);
+        let lines: Vec<String> = lines.map(Result::unwrap).collect();
+        let value = |at: usize, name: &str| {
+            let line = lines[at].strip_prefix(&format!("export {name}="));
+            line.unwrap_or_else(|| panic!("{lines:?}")).to_owned()
+        };
+        let (key, url) = (value(0, "E2B_API_KEY"), value(1, "E2B_API_URL"));
+        assert_eq!(value(2, "E2B_SANDBOX_URL"), url);
+        let port = url.strip_prefix("http://127.0.0.1:").unwrap().to_owned();
+        Self { child, key, port }
+    }
+
+    /// Sends a request with a key, and returns the whole answer.
+    fn ask(&self, key: &str, method: &str, path: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.port)).unwrap();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn create(&self, wishes: &str) -> String {
+        let body = format!("{{\"templateID\":\"base\"{wishes}}}");
+        self.ask(&self.key, "POST", "/v2/sandboxes", &body)
+    }
+
+    /// Interrupts it, and returns its exit status.
+    fn end(mut self) -> i32 {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        wait(&mut self.child)
+    }
+}
+
+#[test]
+fn it_serves_until_it_is_interrupted() {
+    let server = Server::start(&[]);
+    assert!(server.ask("wrong", "GET", "/v2/sandboxes", "").starts_with("HTTP/1.1 401"));
+    assert!(server.create("").starts_with("HTTP/1.1 201"));
+    let listed = server.ask(&server.key, "GET", "/v2/sandboxes", "");
+    assert!(listed.starts_with("HTTP/1.1 200") && listed.contains("\"sandboxID\""), "{listed}");
+    let second = sandboxes(["serve", "--port", &server.port]).output();
+    second.assert(125, "");
+    assert!(second.stderr.contains("cannot be listened on"), "{}", second.stderr);
+    assert_eq!(server.end(), 0);
+}
+
+#[test]
+fn its_flags_are_the_ceiling() {
+    let server = Server::start(&["--allow", "pypi.org", "--lifetime", "60", "--api-key", "chosen"]);
+    assert_eq!(server.key, "chosen");
+    for (wishes, status) in [
+        (",\"allow_internet_access\":true", 403),
+        (",\"network\":{\"denyOut\":[\"0.0.0.0/0\"],\"allowOut\":[\"example.com\"]}", 403),
+        (",\"timeout\":61", 400),
+        (",\"timeout\":30,\"allow_internet_access\":false", 201),
+    ] {
+        let answer = server.create(wishes);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{wishes}: {answer}");
+    }
+    assert_eq!(server.end(), 0);
+}
+
+#[test]
+fn what_it_cannot_be_is_refused() {
+    let open = sandboxes(["serve", "--host", "0.0.0.0", "--port", "0"]).output();
+    open.assert(2, "");
+    assert!(open.stderr.contains("--api-key"), "{}", open.stderr);
+    let limited = sandboxes(["serve", "-t", "5"]).output();
+    limited.assert(2, "");
+    let shown =
+        sandboxes(["serve", "--port", "0", "--isolation", "off", "--memory", "1g"]).output();
+    assert_eq!(shown.status, 125, "a limit that cannot be enforced: {}", shown.stderr);
+}
