@@ -24,7 +24,7 @@ const TEXT: &str = "text/plain";
 const MAX_TYPE_LENGTH: usize = 60;
 
 /// File extensions of well-known types.
-const EXTENSIONS: [(&str, &str); 18] = [
+const EXTENSIONS: [(&str, &str); 19] = [
     (TEXT, "txt"),
     ("text/html", "html"),
     ("text/markdown", "md"),
@@ -32,6 +32,7 @@ const EXTENSIONS: [(&str, &str); 18] = [
     ("text/csv", "csv"),
     ("application/json", "json"),
     ("application/geo+json", "geojson"),
+    ("application/vnd.code-sandboxes.chart+json", "chart.json"),
     ("application/javascript", "js"),
     ("application/pdf", "pdf"),
     ("image/png", "png"),
