@@ -100,6 +100,16 @@ fn shared_rules() -> Vec<Rule> {
             },
         ),
         Rule::new(
+            "the program from source pulls no TLS, no WebSocket and no client of clouds",
+            "code-sandboxes-cli",
+            &[],
+            |tree| {
+                let heavy = ["rustls", "ring", "reqwest", "tokio-tungstenite", "aws-lc-rs"];
+                heavy.iter().all(|name| !tree.contains(*name))
+                    && !tree.contains("code-sandboxes-cloud")
+            },
+        ),
+        Rule::new(
             "the facade without features pulls no backend",
             FACADE,
             &["--no-default-features"],
