@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     if let Some(argument) = arguments.first() {
         return Err(format!("unknown argument {argument:?}"));
     }
-    if !shown(&mut cargo(&["build", "--package", "code-sandboxes-cli"])) {
+    if !shown(&mut cargo(&["build", "--package", "code-sandboxes-cli", "--features", "full"])) {
         return Err("the program does not build".to_owned());
     }
     let home = workspace::target().join("demo");
