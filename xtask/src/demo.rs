@@ -14,7 +14,7 @@ const PICTURE: &str = "docs/demo.svg";
 
 /// The session. Each command runs on a terminal of its own, in one empty directory.
 const SESSION: [&str; 6] = [
-    "sandboxes run 'id -un; ls /; cat /etc/shadow'",
+    "sandboxes run 'id -un; echo /*; cat /etc/shadow'",
     "sandboxes run --lang python 'sum(n * n for n in range(10))'",
     "sandboxes run 'curl -sS https://example.com'",
     "sandboxes create --name lab",
@@ -35,18 +35,17 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     if let Some(argument) = arguments.first() {
         return Err(format!("unknown argument {argument:?}"));
     }
-    if !shown(&mut cargo(&["build", "--package", "code-sandboxes-cli"])) {
+    if !shown(&mut cargo(&["build", "--package", "code-sandboxes-cli", "--features", "full"])) {
         return Err("the program does not build".to_owned());
     }
     let home = workspace::target().join("demo");
     if home.exists() {
         fs::remove_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
     }
-    for folder in [home.join("bin"), home.join("run")] {
-        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
+    let bin = home.join("bin");
+    fs::create_dir_all(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
     let program = workspace::target().join("debug/sandboxes");
-    std::os::unix::fs::symlink(&program, home.join("bin/sandboxes"))
+    std::os::unix::fs::symlink(&program, bin.join("sandboxes"))
         .map_err(|error| format!("{}: {error}", program.display()))?;
     let mut text = String::new();
     for command in SESSION {
@@ -67,6 +66,7 @@ fn on_terminal(line: &str, home: &Path) -> Result<String, String> {
     let path = std::env::var("PATH").unwrap_or_default();
     script.env("PATH", format!("{}:{path}", home.join("bin").display()));
     script.env("CODE_SANDBOXES_RUNTIME_DIR", home.join("run")).env_remove("RUST_LOG");
+    script.env("CODE_SANDBOXES_SUPERVISOR_IDLE", "1");
     let output =
         script.stdin(Stdio::null()).output().map_err(|error| format!("script: {error}"))?;
     Ok(without_control(&String::from_utf8_lossy(&output.stdout)))

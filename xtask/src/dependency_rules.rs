@@ -100,6 +100,16 @@ fn shared_rules() -> Vec<Rule> {
             },
         ),
         Rule::new(
+            "the program from source pulls no TLS, no WebSocket and no client of clouds",
+            "code-sandboxes-cli",
+            &[],
+            |tree| {
+                let heavy = ["rustls", "ring", "reqwest", "tokio-tungstenite", "aws-lc-rs"];
+                heavy.iter().all(|name| !tree.contains(*name))
+                    && !tree.contains("code-sandboxes-cloud")
+            },
+        ),
+        Rule::new(
             "the facade without features pulls no backend",
             FACADE,
             &["--no-default-features"],
@@ -167,7 +177,7 @@ mod tests {
     #[test]
     fn rules_can_fail() {
         let tree = names(
-            "code-sandboxes v0.1.0 (/x)\ntokio v1.0.0\nhyper v1.2.3 (*)\nzeromq v1.0.0\ncode-sandboxes-backend-toy v0.1.0 (/x)\n",
+            "code-sandboxes v0.1.0 (/x)\ntokio v1.0.0\nhyper v1.2.3 (*)\nrustls v1.0.0\nzeromq v1.0.0\ncode-sandboxes-backend-toy v0.1.0 (/x)\n",
         );
         assert!(shared_rules().iter().all(|rule| !(rule.holds)(&tree)));
         let mut backends = Backends::read(&example()).unwrap();

@@ -322,6 +322,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_image_of_this_project_has_two_names() {
+        let engine = FakeEngine::start(|request, _| match request.path.contains("jupyter") {
+            true => Answer::now(200, json!({"Id": "built-as-the-python-library-does"})),
+            false => Answer::now(404, json!({"message": "No such image"})),
+        });
+        let docker = engine.docker();
+        for name in ["code-sandboxes:latest", "code-sandboxes", "code-sandboxes-jupyter:latest"] {
+            let found = inspect(&docker, name).await.unwrap();
+            assert_eq!(found.id.as_deref(), Some("built-as-the-python-library-does"), "{name}");
+        }
+        for name in ["code-sandboxes:1", "python:3-slim"] {
+            let missing = inspect(&docker, name).await.unwrap_err();
+            assert_eq!(missing.kind(), ErrorKind::NotFound, "{name}");
+            assert!(missing.message().contains(name), "{missing:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn an_image_that_the_engine_has_is_not_pulled() {
         let engine = FakeEngine::start(|request, log| {
             let path = request.path.split('?').next().unwrap_or_default();

@@ -208,6 +208,15 @@ pub(crate) enum Command {
     Supervisor(SupervisorArgs),
 }
 
+/// Returns true for a word such as `--json` or `--timeout=5` that is a flag of `sandboxes run`.
+pub(crate) fn is_flag_of_run(word: &str) -> bool {
+    let Some(flag) = word.strip_prefix("--") else { return false };
+    let name = flag.split('=').next().filter(|name| !name.is_empty());
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
+    name.is_some_and(|name| run.chain(cli.get_arguments()).any(|arg| arg.get_long() == Some(name)))
+}
+
 /// The choice of a variant.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProviderArgs {

@@ -1,4 +1,5 @@
-//! A layer that prints each run and command, and how it ended.
+//! A layer that prints each run and command, and the error of one that did not start.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::sync::Arc;
 
@@ -47,6 +48,6 @@ async fn main() -> Result<()> {
     let sandbox = Sandbox::builder().layer(Audit).create().await?;
     sandbox.run_code("6 * 7").await?;
     sandbox.commands().run("echo hi").await?;
-    sandbox.commands().run(["no-such-program"]).await.unwrap_err();
+    sandbox.commands().run(["no-such-program"]).await.expect_err("there is none");
     sandbox.terminate().await
 }

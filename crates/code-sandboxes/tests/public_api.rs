@@ -2,6 +2,7 @@
 //!
 //! The sources are parsed, so that the stable toolchain is enough. What is listed: every item that the facade exports by name
 //! from itself and from `sandbox_core`, the public methods of its types, and the traits that they implement.
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

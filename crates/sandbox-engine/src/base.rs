@@ -124,7 +124,10 @@ const DEFAULT_DISK: ByteSize = ByteSize::gib(1);
 /// a private root. `None`: there is none.
 fn limits_in_force(create: &CreateSpec, isolation: &IsolationInfo) -> Option<ResourceConfig> {
     let is_private = isolation.layers.iter().any(|layer| layer == "private-root");
-    let disk = create.disk.or_else(|| is_private.then_some(DEFAULT_DISK));
+    // Files are memory: without a limit of their own they get half of it at most.
+    let half = create.memory.map_or(u64::MAX, |memory| memory.as_u64() / 2);
+    let default = ByteSize::bytes(DEFAULT_DISK.as_u64().min(half));
+    let disk = create.disk.or_else(|| is_private.then_some(default));
     let limits = ResourceConfig {
         cpu: create.cpu,
         memory: create.memory.map(|memory| memory.as_u64().div_ceil(1 << 20)),

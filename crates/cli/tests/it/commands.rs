@@ -26,6 +26,37 @@ fn the_status_of_the_command_is_ours() {
 }
 
 #[test]
+fn a_directory_that_code_cannot_make_gets_advice() {
+    let outcome = run(["mkdir /app"]).output();
+    assert_eq!(outcome.status, 1, "{outcome:?}");
+    assert!(outcome.stderr.contains("such as `./app`, or `/tmp/app`"), "{outcome:?}");
+    let allowed = run(["mkdir app /tmp/app"]).output();
+    assert_eq!((allowed.status, allowed.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn flags_of_ours_behind_a_command_get_a_note_when_it_fails() {
+    let outcome = run(["ls", "--json"]).output();
+    assert_eq!(outcome.status, 2, "{outcome:?}");
+    assert!(outcome.stderr.contains("as in `sandboxes run --json ls`"), "{outcome:?}");
+    let other = run(["ls", "--no-flag-of-anybody"]).output();
+    assert!(!other.stderr.contains("go before the first word"), "{other:?}");
+}
+
+#[test]
+fn operations_are_reported_with_their_times() {
+    let outcome = run(["-v", "--env", "KEY=hunter2", "echo hunter2"]).output();
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    for operation in ["create", "start_command"] {
+        let named = format!("operation=\"{operation}\"");
+        let line = outcome.stderr.lines().find(|line| {
+            line.contains(&named) && line.contains("ended") && line.contains("milliseconds=")
+        });
+        assert!(line.is_some(), "{operation}: {}", outcome.stderr);
+    }
+}
+
+#[test]
 fn words_after_dashes_are_a_command_without_a_shell() {
     run(["--", "printf", "%s|", "a b", "$HOME"]).output().assert(0, "a b|$HOME|");
 }

@@ -44,6 +44,16 @@ impl Drop for Desk {
 }
 
 #[test]
+fn a_directory_below_the_root_is_made_for_an_upload() {
+    let desk = Desk::new();
+    fs::write(desk.0.path().join("local.txt"), "text").unwrap();
+    desk.run("sandboxes cp local.txt v:/remote/file.txt").assert(0, "");
+    desk.run("sandboxes exec v 'cat /remote/file.txt'").assert(0, "text");
+    desk.run("sandboxes cp v:/remote/file.txt downloaded.txt && cat downloaded.txt")
+        .assert(0, "text");
+}
+
+#[test]
 fn files_left_out_of_a_copy_are_named() {
     let desk = Desk::new();
     let make =

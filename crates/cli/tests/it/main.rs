@@ -4,6 +4,7 @@
 
 mod commands;
 mod copies;
+#[cfg(feature = "datalayer")]
 mod datalayer;
 mod detached;
 mod detached_truth;

@@ -100,7 +100,7 @@ fn variants_that_this_build_lacks_are_failures_of_sandboxes() {
             [stdout]
             [stderr]
             sandboxes: error: this version has no NAME backend
-            sandboxes: hint: it is not written yet; choose another variant (`sandboxes providers`)
+            sandboxes: hint: it is not written yet; choose another variant
             ");
         }
         for arguments in [

@@ -7,7 +7,7 @@ use code_sandboxes::{ByteRange, ErrorKind, IsolationMode, Sandbox};
 use futures_util::StreamExt as _;
 
 use super::source::{Source, Task};
-use crate::args::RunArgs;
+use crate::args::{RunArgs, is_flag_of_run};
 use crate::error::CliError;
 
 const NOT_EXECUTABLE: i32 = 126;
@@ -31,6 +31,10 @@ const DISK_FULL: [&str; 3] = ["No space left on device", "ENOSPC", "[Errno 28]"]
 
 /// Phrases of programs about places that they may not write.
 const NOT_WRITABLE: [&str; 3] = ["Permission denied", "Read-only file system", "EACCES"];
+
+/// Phrases of programs about flags that they do not have.
+const UNKNOWN_FLAG: [&str; 5] =
+    ["unrecognized option", "invalid option", "unknown option", "illegal option", "bad option"];
 
 /// Facts about a run on which advice depends.
 #[derive(Clone, Debug, Default)]
@@ -110,6 +114,15 @@ impl Subject {
         }
         if says(&["$'\\r'", "\\r': No such file", "\r: not found", "^M: "]) {
             return Some(windows_lines(self.words.first().map_or("the script", String::as_str)));
+        }
+        if says(&UNKNOWN_FLAG)
+            && let Some(flag) = self.words.iter().skip(1).find(|word| is_flag_of_run(word))
+        {
+            return Some(format!(
+                "{flag} belongs to the program here: flags of sandboxes go before the first word, as in \
+                 `sandboxes run {flag} {}`",
+                self.words[0]
+            ));
         }
         says(&MISSING_FILE).then(|| self.about_missing(failed.output)).flatten()
     }
