@@ -223,8 +223,7 @@ impl ScanPolicy {
 
 /// Scans a text. The findings are in the order of their lines, and none has a secret of the text in its reason.
 ///
-/// It takes about a millisecond for 1,000 lines, and at most half a second for a text that is hard to read, which is then a
-/// finding of [`ScanRule::Unread`].
+/// A text that takes longer than 0.4 seconds to parse is given up, which is a finding of [`ScanRule::Unread`].
 pub fn scan(text: &str, language: ScanLanguage, policy: &ScanPolicy) -> Vec<Finding> {
     let mut findings = Findings::new(policy);
     scan_into(text, language, &mut findings);
