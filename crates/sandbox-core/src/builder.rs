@@ -341,7 +341,7 @@ impl<R: BackendResolver> SandboxBuilder<R> {
     }
 
     /// Takes these settings in place of everything set before.
-    pub fn spec(mut self, spec: CreateSpec) -> Self {
+    pub fn with_spec(mut self, spec: CreateSpec) -> Self {
         self.spec = spec;
         self
     }

@@ -307,7 +307,7 @@ impl Call<'_> {
         spec.tags.insert(KEEP_TAG.to_owned(), name.to_owned());
         spec.detached = Some(spec.lifetime.unwrap_or(DEFAULT_DETACHED));
         let backend = Arc::clone(self.tools.server.sandboxes.backend());
-        let sandbox = Sandbox::builder(backend).spec(spec).get_or_create().await?;
+        let sandbox = Sandbox::builder(backend).with_spec(spec).get_or_create().await?;
         self.tools.server.sandboxes.adopt(sandbox)
     }
 
