@@ -8,6 +8,8 @@ mod interactive;
 mod kernel;
 mod layers;
 mod manage;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod serve;
 
 use std::ffi::OsString;
@@ -34,6 +36,10 @@ pub(crate) use self::kernel::KernelArgs;
 pub(crate) use self::layers::LayerArgs;
 use self::manage::AUDIT_EXAMPLES;
 pub(crate) use self::manage::{AuditArgs, AuditCommand, ReapArgs, TestArgs};
+#[cfg(feature = "mcp")]
+use self::mcp::{MCP_EXAMPLES, TOOLS_EXAMPLES};
+#[cfg(feature = "mcp")]
+pub(crate) use self::mcp::{McpArgs, McpCommand, McpInstallArgs, McpServeArgs, ToolsArgs};
 use self::serve::SERVE_EXAMPLES;
 pub(crate) use self::serve::ServeArgs;
 use crate::exit;
@@ -173,6 +179,14 @@ pub(crate) enum Command {
     #[cfg(feature = "docker")]
     #[command(after_help = IMAGE_EXAMPLES)]
     Image(ImageArgs),
+    /// Serve sandboxes to agents over MCP, or add the server to a client
+    #[cfg(feature = "mcp")]
+    #[command(after_help = MCP_EXAMPLES, mut_arg("timeout", |timeout| timeout.default_value("60")))]
+    Mcp(Box<McpArgs>),
+    /// List the tools for agents, or print their definitions for a provider of models
+    #[cfg(feature = "mcp")]
+    #[command(after_help = TOOLS_EXAMPLES)]
+    Tools(ToolsArgs),
     /// Serve sandboxes to the official SDKs of E2B, on this host
     #[command(after_help = SERVE_EXAMPLES, mut_arg("timeout", |timeout| without_limit(timeout).hide(true)))]
     Serve(Box<ServeArgs>),

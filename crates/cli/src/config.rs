@@ -278,6 +278,8 @@ pub(crate) fn apply(cli: &mut Cli) -> Result<(), CliError> {
     match &mut cli.command {
         Command::Run(args) => settings.fill(&mut args.sandbox, timeout_given),
         Command::Create(args) => settings.fill(&mut args.sandbox, true),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) => settings.fill(&mut args.serve.sandbox, timeout_given),
         Command::Exec(args) => settings.fill_layers(&mut args.layers),
         Command::Audit(args) => {
             fill(&mut args.command.log_mut().directory, &settings.audit);

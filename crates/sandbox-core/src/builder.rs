@@ -340,6 +340,12 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self
     }
 
+    /// Takes these settings in place of everything set before.
+    pub fn with_spec(mut self, spec: CreateSpec) -> Self {
+        self.spec = spec;
+        self
+    }
+
     /// Takes a configuration of the Python library this one supersedes, in place of everything set before.
     pub fn config(mut self, config: SandboxConfig) -> Self {
         match config.into_spec() {

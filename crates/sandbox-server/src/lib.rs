@@ -12,6 +12,8 @@ mod ceiling;
 #[cfg(feature = "e2b")]
 pub mod e2b;
 mod key;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 mod table;
 
 pub use ceiling::Ceiling;

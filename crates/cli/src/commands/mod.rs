@@ -15,6 +15,8 @@ mod install;
 mod list;
 mod logs;
 mod man;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod metrics;
 mod parity;
 mod pause;
@@ -139,6 +141,10 @@ async fn dispatch(
         Command::Snapshot(args) => snapshot::snapshot(&args, printer).await,
         #[cfg(feature = "docker")]
         Command::Image(args) => image::image(&args, printer).await,
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) => mcp::mcp(*args, printer).await,
+        #[cfg(feature = "mcp")]
+        Command::Tools(args) => mcp::tools(&args, printer).await,
         Command::Serve(args) => serve::serve(&args, printer).await,
         Command::Test(args) => test::test(&args, printer).await,
         Command::Environments(args) => environments::environments(&args, printer).await,

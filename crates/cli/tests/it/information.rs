@@ -36,6 +36,8 @@ fn the_help_has_examples_and_exit_statuses() {
       resume        Resume paused sandboxes
       snapshot      Store the state of a sandbox, and start others from it
       image         Build, list and fetch images that local-docker starts from
+      mcp           Serve sandboxes to agents over MCP, or add the server to a client
+      tools         List the tools for agents, or print their definitions for a provider of models
       serve         Serve sandboxes to the official SDKs of E2B, on this host
       test          Try a command in a new sandbox of each variant; several after -p are compared
       reap          End sandboxes of clouds that nothing owns any more
@@ -348,6 +350,8 @@ fn every_command_has_a_manual_page() {
     let below = [
         ("audit", &["show", "tail", "verify"][..]),
         ("image", &["build", "list", "pull"]),
+        ("image", &["build", "list", "pull"][..]),
+        ("mcp", &["install"]),
         ("snapshot", &["create", "list", "restore", "rm"]),
     ];
     for (command, names) in below {
