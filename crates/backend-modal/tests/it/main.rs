@@ -2,21 +2,63 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
-#[expect(dead_code, reason = "more comes")]
+mod clients;
+mod create;
+mod faults;
+mod life;
+mod programs;
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::sync::Arc;
-use backend_modal::ModalBackend;
-use sandbox_core::Sandbox;
+use std::time::{Duration, Instant};
+
+use backend_modal::{ModalBackend, ModalConfig};
+use sandbox_core::{Backend, CallContext, Sandbox, SandboxBuilder, SingleBackend};
 use support::Service;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn code_runs() {
-    let service = Service::start();
-    let backend = Arc::new(ModalBackend::new(service.config()));
-    let sandbox = Sandbox::builder(backend).create().await.unwrap();
-    assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
-    sandbox.terminate().await.unwrap();
-    assert!(service.running().is_empty());
+/// A service, and a backend that uses it.
+struct Bench {
+    service: Service,
+    backend: Arc<dyn Backend>,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let service = Service::start();
+        let backend = Arc::new(ModalBackend::new(service.config()));
+        Self { service, backend }
+    }
+
+    /// Returns another backend, as another process of this user has it.
+    fn another(&self) -> Arc<dyn Backend> {
+        self.with(|_| ())
+    }
+
+    fn with(&self, change: impl FnOnce(&mut ModalConfig)) -> Arc<dyn Backend> {
+        let mut config = self.service.config();
+        change(&mut config);
+        Arc::new(ModalBackend::new(config))
+    }
+
+    fn builder(&self) -> SandboxBuilder<SingleBackend> {
+        Sandbox::builder(Arc::clone(&self.backend))
+    }
+
+    async fn create(&self) -> Sandbox {
+        self.builder().create().await.unwrap()
+    }
+
+    /// Waits until no sandbox is left: some ends are not waited for.
+    async fn assert_nothing_left(&self) {
+        let begun = Instant::now();
+        while !self.service.running().is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", self.service.running());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn call() -> CallContext {
+    CallContext::new()
 }
