@@ -44,7 +44,8 @@ impl Account {
         let setting = |own: Option<&str>, variable: &str, key: &str| {
             own.map(str::to_owned).or_else(|| env(variable)).or_else(|| text(key))
         };
-        let own = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.expose().to_owned());
+        let own =
+            |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.expose().to_owned());
         let (own_id, own_secret) = (own(&config.token_id), own(&config.token_secret));
         let id = setting(own_id.as_deref(), "MODAL_TOKEN_ID", "token_id");
         let secret = setting(own_secret.as_deref(), "MODAL_TOKEN_SECRET", "token_secret");
@@ -61,8 +62,7 @@ impl Account {
         let server = parse_endpoint("server_url", server.as_deref().unwrap_or(SERVER))?;
         let environment =
             setting(config.environment.as_deref(), "MODAL_ENVIRONMENT", "environment");
-        let builder_version =
-            setting(None, "MODAL_IMAGE_BUILDER_VERSION", "image_builder_version");
+        let builder_version = setting(None, "MODAL_IMAGE_BUILDER_VERSION", "image_builder_version");
         let environment = environment.unwrap_or_default();
         Ok(Self { server, environment, builder_version, token, source })
     }

@@ -1,6 +1,8 @@
 //! The agent in a sandbox: code, commands, files and ports over the streams of one program there.
 //!
-//! The agent is started when a verb first needs it. All handles of this process for one sandbox share it.
+//! The agent is resident: it outlives its connection, and keeps idle contexts for the next client, which may be another
+//! process. It is started or connected to when a verb first needs it. All handles of this process for one sandbox share the
+//! connection; another process that connects takes the agent over, and a later verb here takes it back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +11,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
-use sandbox_agent_client::{AgentConnection, Connecting};
+use sandbox_agent_client::AgentConnection;
 use sandbox_cloud::Connections;
-use sandbox_core::{CallContext, Error, ErrorKind, FailureKind, Result, Retry, random_hex};
+use sandbox_core::{CallContext, Error, ErrorKind, FailureKind, Result, Retry, Secret, random_hex};
 use sandbox_engine::background_runtime;
 use sandbox_engine::host::{FileSystem, ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::process::EndReason;
-use sandbox_python::agent::arguments;
+use sandbox_python::agent::relay_arguments;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::{Instant, sleep};
 
@@ -46,6 +48,8 @@ const NEEDS_PYTHON: &str =
 pub(crate) struct AgentLink {
     factory: Arc<ApiFactory>,
     sandbox_id: String,
+    /// What the agent knows its clients by.
+    token: Secret,
     /// The reason of the end of the sandbox, once a handle has one to share.
     end_reason: OnceLock<Arc<EndReason>>,
     access: Mutex<Access>,
@@ -73,12 +77,14 @@ impl AgentLink {
     pub(crate) fn new(
         factory: Arc<ApiFactory>,
         sandbox_id: &str,
+        token: Secret,
         task_id: Option<String>,
         first: Option<CommandRouterAccess>,
     ) -> Self {
         Self {
             factory,
             sandbox_id: sandbox_id.to_owned(),
+            token,
             end_reason: OnceLock::new(),
             access: Mutex::new(Access { task_id, first, environment: None }),
             current: AsyncMutex::default(),
@@ -177,17 +183,16 @@ impl AgentLink {
         self.read_environment(&router).await?;
         let nonce = random_hex(16);
         let mut argv: Vec<String> = ["/bin/sh", "-c", START, "sh"].map(str::to_owned).into();
-        argv.extend(arguments(&nonce, None));
+        argv.extend(relay_arguments(&nonce, None));
         let exec = router.start(&ExecSpec { argv, ..ExecSpec::default() }).await?;
         let stderr = Tail::of(&exec);
         let (from, into) = (exec.read(Stdio::Stdout).boxed(), Box::pin(exec.stdin()));
-        AgentConnection::connect_with(from, into, &nonce, Connecting::default()).await.map_err(
-            |failed| {
-                let ended = failed.interpreter_ended();
-                let error = Error::from(failed);
-                if ended { no_python(&stderr.text(), error) } else { error }
-            },
-        )
+        let connected = AgentConnection::connect_resident(from, into, &nonce, &self.token).await;
+        connected.map_err(|failed| {
+            let ended = failed.interpreter_ended();
+            let error = Error::from(failed);
+            if ended { explain_start(&stderr.text(), error) } else { error }
+        })
     }
 
     /// Reads the environment variables that the sandbox was made with, those of its image among them.
@@ -196,8 +201,7 @@ impl AgentLink {
             return Ok(());
         }
         let argv = ["/bin/sh", "-c", "exec cat /proc/self/environ"].map(str::to_owned).into();
-        let output =
-            router.run(&ExecSpec { argv, ..ExecSpec::default() }, MAX_ENVIRONMENT).await?;
+        let output = router.run(&ExecSpec { argv, ..ExecSpec::default() }, MAX_ENVIRONMENT).await?;
         if output.status != 0 {
             let message = format!(
                 "the image has no shell or no `cat`: {}",
@@ -239,8 +243,18 @@ impl AgentLink {
 }
 
 /// Explains why no agent answered.
-fn no_python(stderr: &str, error: Error) -> Error {
-    let message = match stderr.trim() {
+fn explain_start(stderr: &str, error: Error) -> Error {
+    let said = stderr.trim();
+    if said.contains("agent of another version") {
+        return Error::unsupported("connect", said.to_owned()).with_hint(
+            "use the version of the program that made the sandbox, or terminate the sandbox",
+        );
+    }
+    if said.contains("token is not that") || said.contains("is not a directory of this user") {
+        return Error::new(ErrorKind::PermissionDenied, "connect", said.to_owned())
+            .with_hint("code in the sandbox may have changed its agent: terminate the sandbox");
+    }
+    let message = match said {
         "" => "the image has no Python 3.9 or later".to_owned(),
         said => format!("the image has no Python 3.9 or later: {said}"),
     };
@@ -288,6 +302,8 @@ impl Tail {
 #[derive(Debug)]
 pub(crate) struct AgentHost {
     pub(crate) link: Arc<AgentLink>,
+    /// The context whose interpreter starts here. None is for programs.
+    pub(crate) context: Option<String>,
 }
 
 #[async_trait]
@@ -297,7 +313,8 @@ impl ProcessHost for AgentHost {
     }
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
-        self.link.connection().await?.start_worker(spec).await
+        let connection = self.link.connection().await?;
+        connection.start_context(self.context.as_deref().unwrap_or_default(), spec).await
     }
 
     fn kill(&self) {

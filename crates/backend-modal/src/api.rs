@@ -58,9 +58,9 @@ pub(crate) struct Created {
 
 /// Returns the generation of a sandbox, which its id shows.
 pub(crate) fn generation(id: &str) -> Generation {
-    let is_v1 = id
-        .strip_prefix("sb-")
-        .is_some_and(|rest| rest.len() == 22 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    let is_v1 = id.strip_prefix("sb-").is_some_and(|rest| {
+        rest.len() == 22 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    });
     if is_v1 { Generation::V1 } else { Generation::V2 }
 }
 
@@ -395,7 +395,11 @@ impl Api {
     }
 
     /// Returns the open ports of a sandbox.
-    pub(crate) async fn tunnels(&self, call: &CallContext, id: &str) -> Result<Vec<wire::TunnelData>> {
+    pub(crate) async fn tunnels(
+        &self,
+        call: &CallContext,
+        id: &str,
+    ) -> Result<Vec<wire::TunnelData>> {
         let request =
             wire::SandboxGetTunnelsRequest { sandbox_id: id.to_owned(), timeout: LONG_POLL };
         let path = of_generation!(generation(id), "SandboxGetTunnels");
@@ -433,7 +437,8 @@ impl Api {
     ) -> Result<Vec<wire::ListedSandbox>> {
         let mut all: Vec<wire::ListedSandbox> = Vec::new();
         let mut before_timestamp = 0.0;
-        let method = Method { with_token: true, ..self.method(operation, method!("SandboxListV2")) };
+        let method =
+            Method { with_token: true, ..self.method(operation, method!("SandboxListV2")) };
         for _ in 0..MAX_PAGES {
             let request = wire::SandboxListRequest {
                 app_id: app_id.to_owned(),
@@ -471,7 +476,8 @@ fn named(created: Created) -> Result<Created> {
 
 /// Returns the time for one attempt, which the deadline of its call may shorten.
 fn limit(call: &CallContext, most: Duration) -> Duration {
-    let left = call.deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
+    let left =
+        call.deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
     left.map_or(most, |left| left.min(most))
 }
 
@@ -496,7 +502,8 @@ mod tests {
     #[test]
     fn ids_show_their_generation() {
         assert_eq!(generation("sb-abcdefghijABCDEFGHIJ12"), Generation::V1);
-        for id in ["sb-short", "ta-01KXYZV", "sb-abcdefghijABCDEFGHIJ123", "abcdefghijABCDEFGHIJ12"] {
+        for id in ["sb-short", "ta-01KXYZV", "sb-abcdefghijABCDEFGHIJ123", "abcdefghijABCDEFGHIJ12"]
+        {
             assert_eq!(generation(id), Generation::V2, "{id}");
         }
     }

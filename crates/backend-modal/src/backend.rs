@@ -53,7 +53,11 @@ impl ModalBackend {
         let record = records::sandboxes(&self.factory.config).read(&listed.id).unwrap_or_default();
         let server = api.account.server.as_str();
         let created = Created {
-            task_id: listed.task_info.as_ref().map(|task| task.id.clone()).filter(|id| !id.is_empty()),
+            task_id: listed
+                .task_info
+                .as_ref()
+                .map(|task| task.id.clone())
+                .filter(|id| !id.is_empty()),
             ..Created::default()
         };
         let spec = CreateSpec::default();

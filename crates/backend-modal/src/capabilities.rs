@@ -24,6 +24,7 @@ pub(crate) fn capabilities() -> Capabilities {
         command_stdin: true,
         command_pty: true,
         command_background: true,
+        install_python: true,
         files: true,
         watch: true,
         expose_port: true,
@@ -65,10 +66,16 @@ pub(crate) fn check(spec: &CreateSpec) -> Result<()> {
     };
     let asked = [spec.lifetime, spec.detached].into_iter().flatten().min();
     if asked.is_some_and(|asked| asked > MAX_LIFETIME) {
-        return refuse("ends every sandbox after 24 hours", "ask for a lifetime of at most 24 hours");
+        return refuse(
+            "ends every sandbox after 24 hours",
+            "ask for a lifetime of at most 24 hours",
+        );
     }
     if !spec.network.deny.is_empty() {
-        return refuse("has lists of allowed hosts alone, and none of denied ones", "name what is allowed");
+        return refuse(
+            "has lists of allowed hosts alone, and none of denied ones",
+            "name what is allowed",
+        );
     }
     if spec.network.mode == NetworkMode::All && !spec.network.allow.is_empty() {
         return refuse(

@@ -46,7 +46,9 @@ pub(crate) fn open(url: &Url) -> Result<Channel> {
         return Err(Error::invalid("server_url", message));
     }
     let endpoint = Endpoint::from_shared(url.to_string())
-        .and_then(|endpoint| endpoint.user_agent(concat!("code-sandboxes/", env!("CARGO_PKG_VERSION"))))
+        .and_then(|endpoint| {
+            endpoint.user_agent(concat!("code-sandboxes/", env!("CARGO_PKG_VERSION")))
+        })
         .map_err(|error| {
             Error::invalid("server_url", format!("is no address of a service, got {url}"))
                 .with_source(error)
@@ -60,7 +62,8 @@ pub(crate) fn open(url: &Url) -> Result<Channel> {
         let encryption = encryption.clone();
         async move {
             let connecting = timeout(CONNECT_TIMEOUT, connect(address, encryption));
-            let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            let connected =
+                connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
             connected.map(TokioIo::new).map_err(NotConnected)
         }
     });

@@ -140,7 +140,8 @@ fn texts(key: &str, value: &Value) -> Result<Vec<String>> {
 fn ports(value: &Value) -> Result<Vec<u16>> {
     let all = value.as_array().ok_or_else(|| unknown("ports"))?;
     let port = |value: &Value| value.as_u64().and_then(|port| u16::try_from(port).ok());
-    let ports: Option<Vec<u16>> = all.iter().map(|value| port(value).filter(|port| *port > 0)).collect();
+    let ports: Option<Vec<u16>> =
+        all.iter().map(|value| port(value).filter(|port| *port > 0)).collect();
     ports.filter(|ports| ports.len() <= MAX_PORTS).ok_or_else(|| unknown("ports"))
 }
 

@@ -8,8 +8,8 @@ use sandbox_cloud::{
     Cancellation, Connections, CreateGuard, CreateLocks, RemoteLifetime, create_or_find,
 };
 use sandbox_core::{
-    CallContext, CreateSpec, Error, ErrorKind, NetworkMode, Result, SandboxId, SingleUse, Tags,
-    Variant, random_hex, resolve_directory, unix_now,
+    CallContext, CreateSpec, Error, ErrorKind, NetworkMode, Result, SandboxId, Secret, SingleUse,
+    Tags, Variant, random_hex, resolve_directory, unix_now,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -18,7 +18,7 @@ use crate::api::{Api, Created, SecretOf, from_tags, to_tags};
 use crate::capabilities::MAX_LIFETIME;
 use crate::client_factory::ApiFactory;
 use crate::config::{CreateOptions, Generation};
-use crate::describe::{self, ATTACHED, CREATE, EXPIRES_AT, KEY, MANAGED_BY, OWNER};
+use crate::describe::{self, AGENT, ATTACHED, CREATE, EXPIRES_AT, KEY, MANAGED_BY, OWNER};
 use crate::error::{LEFT_BEHIND, unsupported};
 use crate::image;
 use crate::part::{AgentPart, Setup, shared};
@@ -144,6 +144,7 @@ fn tags(call: &CallContext, spec: &CreateSpec, lifetime: Duration, is_owned: boo
     let mut put = |name: &str, value: String| drop(tags.insert(name.to_owned(), value));
     put(MANAGED_BY, "code-sandboxes".into());
     put(CREATE, random_hex(16));
+    put(AGENT, random_hex(16));
     put(EXPIRES_AT, format!("{:.0}", unix_now() + lifetime.as_secs_f64()));
     if is_owned {
         put(ATTACHED, "true".into());
@@ -265,10 +266,7 @@ async fn request(
         name: plan.definition.name.clone().unwrap_or_default(),
         image_id: plan.definition.image_id.clone(),
         timeout_secs: plan.definition.timeout_secs,
-        task_info: created
-            .task_id
-            .clone()
-            .map(|id| TaskInfo { id, ..TaskInfo::default() }),
+        task_info: created.task_id.clone().map(|id| TaskInfo { id, ..TaskInfo::default() }),
         ..ListedSandbox::default()
     };
     let (handle, part) = open(
@@ -306,8 +304,11 @@ pub(crate) fn open(
     let cwd = record.cwd.clone().unwrap_or_else(|| WORK_DIR.to_owned());
     let sandbox_id = listed.id.clone();
     let part = shared(server, &sandbox_id, || {
-        let link =
-            AgentLink::new(Arc::clone(factory), &sandbox_id, created.task_id, created.access);
+        // A sandbox of another program has no such tag. Its id is as good: only this user enters the agent's directory.
+        let token = from_tags(&listed.tags).remove(AGENT).unwrap_or_else(|| sandbox_id.clone());
+        let factory = Arc::clone(factory);
+        let (task_id, access) = (created.task_id, created.access);
+        let link = AgentLink::new(factory, &sandbox_id, Secret::new(token), task_id, access);
         AgentPart::new(link, Setup { id, cwd, spec, isolation })
     });
     let remote = RemoteSandbox::new(Arc::clone(factory), listed, record, Arc::clone(&part.link));

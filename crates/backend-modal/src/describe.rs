@@ -23,6 +23,8 @@ pub(crate) const EXPIRES_AT: &str = "code-sandboxes.expires-at";
 pub(crate) const CREATE: &str = "code-sandboxes.create";
 /// A digest of the idempotency key of its create.
 pub(crate) const KEY: &str = "code-sandboxes.key";
+/// The token of its agent. Code in the sandbox cannot read tags.
+pub(crate) const AGENT: &str = "code-sandboxes.agent";
 /// Says that it ends with its owner.
 pub(crate) const ATTACHED: &str = "code-sandboxes.attached";
 
@@ -154,7 +156,8 @@ mod tests {
         assert_eq!(info.tags, Tags::from([("a".to_owned(), "1".to_owned())]));
         assert_eq!((info.id.as_str(), info.end_at), ("modal/ta-1V", Some(160.0)));
         assert_eq!(info.metadata[EPHEMERAL], json!(true));
-        let changed = with_own_tags(&from_tags(&listed.tags), Tags::from([("b".into(), "2".into())]));
+        let changed =
+            with_own_tags(&from_tags(&listed.tags), Tags::from([("b".into(), "2".into())]));
         assert_eq!(changed.keys().collect::<Vec<_>>(), ["b", ATTACHED, MANAGED_BY]);
     }
 

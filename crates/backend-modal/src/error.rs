@@ -40,7 +40,11 @@ pub(crate) fn unsupported(operation: &'static str) -> Error {
 pub(crate) fn is_temporary(code: Code) -> bool {
     matches!(
         code,
-        Code::Unavailable | Code::DeadlineExceeded | Code::Internal | Code::Unknown | Code::Cancelled
+        Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::Internal
+            | Code::Unknown
+            | Code::Cancelled
     )
 }
 
@@ -48,14 +52,21 @@ pub(crate) fn is_temporary(code: Code) -> bool {
 pub(crate) fn parse(operation: &'static str, failed: &Status) -> Error {
     let not_sent = cause::<NotConnected>(failed);
     if let Some(cause) = not_sent {
-        return Error::new(ErrorKind::Unavailable, operation, "the service of Modal cannot be reached")
-            .with_retry(Retry::Temporary)
-            .with_hint("look whether this computer has a network, and which address MODAL_SERVER_URL names")
-            .with_source(cause.to_string());
+        return Error::new(
+            ErrorKind::Unavailable,
+            operation,
+            "the service of Modal cannot be reached",
+        )
+        .with_retry(Retry::Temporary)
+        .with_hint(
+            "look whether this computer has a network, and which address MODAL_SERVER_URL names",
+        )
+        .with_source(cause.to_string());
     }
     let wait = retry_after(failed);
     let text: String = failed.message().trim().chars().take(MAX_MESSAGE).collect();
-    let message = |otherwise: &str| if text.is_empty() { otherwise.to_owned() } else { text.clone() };
+    let message =
+        |otherwise: &str| if text.is_empty() { otherwise.to_owned() } else { text.clone() };
     let make = |kind, otherwise: &str| Error::new(kind, operation, message(otherwise));
     let error = match failed.code() {
         Code::Unauthenticated => make(ErrorKind::Unauthenticated, "the token is not accepted").with_hint(
@@ -120,7 +131,8 @@ fn cause<T: StdError + 'static>(failed: &Status) -> Option<&T> {
 /// Returns the wait that the service asks for before another attempt.
 fn retry_after(failed: &Status) -> Option<Duration> {
     let status = RpcStatus::decode(failed.details()).ok()?;
-    let policy = status.details.iter().find(|detail| detail.type_url.ends_with("RPCRetryPolicy"))?;
+    let policy =
+        status.details.iter().find(|detail| detail.type_url.ends_with("RPCRetryPolicy"))?;
     let policy = RpcRetryPolicy::decode(policy.value.as_slice()).ok()?;
     Duration::try_from_secs_f32(policy.retry_after_secs).ok()
 }
@@ -165,8 +177,10 @@ mod tests {
     #[test]
     fn a_limit_of_requests_says_when_to_come_back() {
         let policy = RpcRetryPolicy { retry_after_secs: 1.5 }.encode_to_vec();
-        let detail =
-            AnyDetail { type_url: "type.modal.com/modal.client.RPCRetryPolicy".into(), value: policy };
+        let detail = AnyDetail {
+            type_url: "type.modal.com/modal.client.RPCRetryPolicy".into(),
+            value: policy,
+        };
         let details = RpcStatus { details: vec![detail] }.encode_to_vec();
         let status = Status::with_details(Code::ResourceExhausted, "slow down", details.into());
         let error = parse("create", &status);

@@ -39,7 +39,8 @@ pub(crate) async fn resolve(
     if is_at_the_service && options.build.is_empty() {
         return Ok(named.to_owned());
     }
-    let lines: Vec<String> = std::iter::once(format!("FROM {named}")).chain(options.build.clone()).collect();
+    let lines: Vec<String> =
+        std::iter::once(format!("FROM {named}")).chain(options.build.clone()).collect();
     if !options.force_build
         && let Some(id) = factory.known_image(&api.account, &lines)
     {

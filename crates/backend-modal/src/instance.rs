@@ -302,8 +302,7 @@ impl SnapshotOps for ModalInstance {
         let key = format!("snapshot:{name}");
         let _locks = CreateLocks::acquire(records.directory(), call, operation, [key]).await?;
         let server = factory.api()?.account.server.to_string();
-        let is_taken =
-            |(id, record): &(String, SnapshotRecord)| record.name == name || id == name;
+        let is_taken = |(id, record): &(String, SnapshotRecord)| record.name == name || id == name;
         if records.all().iter().any(is_taken) {
             let message = format!("there is a snapshot {name:?} already");
             return Err(Error::new(ErrorKind::AlreadyExists, operation, message));

@@ -7,9 +7,12 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use sandbox_cloud::DeferredPart;
-use sandbox_core::{CreateSpec, Instance, IsolationInfo, Metrics, Result, SandboxId, TunnelInfo, Variant};
+use sandbox_core::{
+    ContextSpec, CreateSpec, Instance, IsolationInfo, Metrics, Result, SandboxId, TunnelInfo,
+    Variant,
+};
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
-use sandbox_engine::interpreter::Contexts;
+use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
 use sandbox_engine::{
     Connection, InstanceHooks, Packages, Ports, SandboxBase, SandboxBaseSpec, Servers,
     StandardInstance,
@@ -54,7 +57,9 @@ pub(crate) fn shared(server: &str, id: &str, make: impl FnOnce() -> AgentPart) -
     let key = (server.to_owned(), id.to_owned(), Handle::current().id());
     let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
     parts.retain(|_, part| part.strong_count() > 0);
-    if let Some(part) = parts.get(&key).and_then(Weak::upgrade).filter(|part| !part.link.has_ended()) {
+    if let Some(part) =
+        parts.get(&key).and_then(Weak::upgrade).filter(|part| !part.link.has_ended())
+    {
         return part;
     }
     let part = Arc::new(make());
@@ -105,19 +110,38 @@ impl AgentPart {
             env: env.clone(),
             cwd: cwd.clone(),
         };
-        let host = || -> Arc<dyn ProcessHost> { Arc::new(AgentHost { link: Arc::clone(&self.link) }) };
+        let host = Arc::new(AgentHost { link: Arc::clone(&self.link), context: None });
+        let programs: Arc<dyn ProcessHost> = host;
         let (link, directory) = (Arc::clone(&self.link), cwd.clone());
-        let mut base = SandboxBase::remote_with_end(Arc::clone(end_reason), host(), None, base)
+        let mut base = SandboxBase::remote_with_end(Arc::clone(end_reason), programs, None, base)
             .with_files_of(move || {
                 let (link, directory) = (Arc::clone(&link), directory.clone());
                 async move { agent::files(&link, &directory).await }
             });
         base.id = id.clone();
         if python.has_package {
-            base.packages = Some(Packages::inside(PathBuf::from(python.executable), site, Vec::new()));
+            base.packages =
+                Some(Packages::inside(PathBuf::from(python.executable), site, Vec::new()));
         }
         let worker = WorkerSpec { env, cwd: cwd.clone() };
-        let contexts = Contexts::new(Variant::MODAL, host(), Arc::clone(end_reason), worker);
+        let link = Arc::clone(&self.link);
+        let host_of = move |context: &str| -> Arc<dyn ProcessHost> {
+            Arc::new(AgentHost { link: Arc::clone(&link), context: Some(context.to_owned()) })
+        };
+        let ended = Arc::clone(end_reason);
+        let contexts = Contexts::with(Variant::MODAL, "python", ended, worker, host_of);
+        for kept in connection.kept_contexts().await?.into_iter().filter(|id| id != DEFAULT_CONTEXT)
+        {
+            let mut context = ContextSpec::default();
+            context.id = Some(kept);
+            contexts.create(context)?;
+        }
+        for (kept, streams) in connection.kept_commands().await? {
+            // A command that has ended meanwhile is no command any more.
+            if let Ok(spawned) = connection.spawn(streams).await {
+                base.commands.adopt(kept, spawned, Box::new(base.expiry.in_use()));
+            }
+        }
         let servers = AgentServers { link: Arc::clone(&self.link) };
         let ports = Ports::new(Arc::new(servers), MAX_CONNECTIONS);
         let kind = AgentHooks { link: Arc::clone(&self.link), ports };

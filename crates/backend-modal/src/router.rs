@@ -131,7 +131,8 @@ impl Router {
             while let Some(chunk) = chunks.next().await {
                 let broken = "the connection to the sandbox broke";
                 let chunk = chunk.map_err(|error| {
-                    Error::new(ErrorKind::ConnectionLost, "start_command", broken).with_source(error)
+                    Error::new(ErrorKind::ConnectionLost, "start_command", broken)
+                        .with_source(error)
                 })?;
                 if all.len() + chunk.len() > most {
                     let message = format!("a program has put out more than {most} bytes");
@@ -418,7 +419,14 @@ fn status_of(status: ExitStatus) -> i32 {
 fn exec_id() -> String {
     let hex = random_hex(16);
     let variant = ["8", "9", "a", "b"][usize::from(hex.as_bytes()[16] % 4)];
-    format!("{}-{}-4{}-{variant}{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32])
+    format!(
+        "{}-{}-4{}-{variant}{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[13..16],
+        &hex[17..20],
+        &hex[20..32]
+    )
 }
 
 #[cfg(test)]

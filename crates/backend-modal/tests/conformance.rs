@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     let python = std::env::var_os("SANDBOX_TEST_PYTHON").map(PathBuf::from);
     let service = Service::with_python(python);
     let config = service.config();
-    let target =
-        Target::new("modal", move || Arc::new(ModalBackend::new(config.clone()))).exposes_this_host();
+    let target = Target::new("modal", move || Arc::new(ModalBackend::new(config.clone())))
+        .exposes_this_host();
     sandbox_conformance::main(target)
 }

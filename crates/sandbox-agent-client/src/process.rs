@@ -196,6 +196,10 @@ impl Process for AgentProcess {
         self.state.lock().stdin_read
     }
 
+    fn lost_reason(&self) -> Option<String> {
+        self.connection.is_resident().then(|| self.connection.lost_reason()).flatten()
+    }
+
     fn oom_kills(&self) -> u64 {
         self.connection.killed()
     }

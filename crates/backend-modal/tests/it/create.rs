@@ -14,7 +14,7 @@ async fn a_sandbox_runs_code_and_leaves_nothing() {
     let bench = Bench::start();
     let sandbox = bench.create().await;
     assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
-    assert_eq!(sandbox.commands().run("echo hi").await.unwrap().stdout_text(), "hi\n");
+    assert_eq!(sandbox.commands().run("echo hi").await.unwrap().stdout, "hi\n");
     sandbox.terminate().await.unwrap();
     assert!(bench.service.running().is_empty());
     drop(bench.create().await);
@@ -32,11 +32,11 @@ async fn variables_and_secrets_are_in_no_command_line() {
         .await
         .unwrap();
     let seen = sandbox.commands().run("echo $PLAIN $KEY").await.unwrap();
-    assert_eq!(seen.stdout_text(), "visible-1 hunter2\n");
+    assert_eq!(seen.stdout, "visible-1 hunter2\n");
     let code = "import os; os.environ['KEY'] + os.environ['PLAIN']";
     assert_eq!(sandbox.run_code(code).await.unwrap().text(), Some("'hunter2visible-1'"));
     let lines = sandbox.commands().run("cat /proc/[0-9]*/cmdline").await.unwrap();
-    let lines = lines.stdout_text().replace('\0', " ");
+    let lines = lines.stdout.replace('\0', " ");
     assert!(lines.contains("python") && !lines.contains("hunter2"), "{lines}");
     assert!(!lines.contains("visible-1"), "{lines}");
     let started: Vec<_> = bench.service.running().iter().flat_map(|cell| cell.programs()).collect();
@@ -101,7 +101,7 @@ async fn a_gpu_is_a_sandbox_of_the_older_generation() {
     assert_eq!(bench.service.count("SandboxCreateV2"), 0);
     // The variables of such a sandbox are a secret of their own.
     assert_eq!(bench.service.count("SecretGetOrCreate"), 1);
-    assert_eq!(sandbox.commands().run("echo $A").await.unwrap().stdout_text(), "1\n");
+    assert_eq!(sandbox.commands().run("echo $A").await.unwrap().stdout, "1\n");
     sandbox.set_tags([("k", "v")]).await.unwrap();
     sandbox.terminate().await.unwrap();
     assert_eq!(bench.service.count("SandboxTagsSet"), 1);

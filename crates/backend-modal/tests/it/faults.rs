@@ -40,7 +40,7 @@ async fn a_token_that_ends_is_renewed() {
     let sandbox = bench.create().await;
     bench.service.expire_tokens();
     sandbox.set_tags([("a", "1")]).await.unwrap();
-    assert_eq!(sandbox.commands().run("echo on").await.unwrap().stdout_text(), "on\n");
+    assert_eq!(sandbox.commands().run("echo on").await.unwrap().stdout, "on\n");
     let second = bench.create().await;
     assert_eq!(second.run_code("1").await.unwrap().text(), Some("1"));
     assert_eq!(bench.service.count("AuthTokenGet"), 2);
@@ -56,7 +56,7 @@ async fn a_stream_that_is_cut_loses_nothing() {
     let run = sandbox.commands().run("seq 1 100000 | cksum; seq 1 100000");
     let output = run.await.unwrap();
     let numbers: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
-    assert!(output.stdout_text().ends_with(&numbers), "{} bytes", output.stdout_text().len());
+    assert!(output.stdout.ends_with(&numbers), "{} bytes", output.stdout.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ mod create;
 mod faults;
 mod life;
 mod programs;
+mod resident;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -38,13 +38,13 @@ async fn input_signals_and_missing_programs() {
     let sandbox = bench.create().await;
     let commands = sandbox.commands();
     let cat = commands.run("cat").stdin("given").await.unwrap();
-    assert_eq!(cat.stdout_text(), "given");
+    assert_eq!(cat.stdout, "given");
     let killed = commands.run("kill -TERM $$").await.unwrap();
     assert_eq!((killed.exit_code, killed.signal), (143, Some(15)));
     let missing = commands.run(["no-such-program"]).await.unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing:?}");
     let tricky = commands.run("false || printf '%s' \"it's\"").env("A", "x'y").await.unwrap();
-    assert_eq!(tricky.stdout_text(), "it's");
+    assert_eq!(tricky.stdout, "it's");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,9 +55,10 @@ async fn a_time_limit_leaves_no_child() {
     let result = run.await.unwrap();
     let kind = result.failure.as_ref().map(|failure| failure.kind);
     assert_eq!(kind, Some(FailureKind::Timeout), "{result:?}");
-    let left = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done | grep -c 'slee[p] 4321'";
+    let left =
+        "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done | grep -c 'slee[p] 4321'";
     let left = sandbox.commands().run(left).await.unwrap();
-    assert_eq!(left.stdout_text(), "0\n");
+    assert_eq!(left.stdout, "0\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +66,8 @@ async fn background_commands_and_terminals() {
     let bench = Bench::start();
     let sandbox = bench.create().await;
     let commands = sandbox.commands();
-    let started = commands.run("echo begun; sleep 1; echo done").background().start().await.unwrap();
+    let started =
+        commands.run("echo begun; sleep 1; echo done").background().start().await.unwrap();
     let id = started.id.clone();
     drop(started);
     let mut again = commands.connect(&id).await.unwrap();
@@ -78,7 +80,7 @@ async fn background_commands_and_terminals() {
     assert_eq!(text, "begun\ndone\n");
     let size = PtySize { columns: 101, rows: 33 };
     let terminal = commands.run("tty >/dev/null && stty size").pty(size).await.unwrap();
-    assert_eq!(terminal.stdout_text().trim(), "33 101");
+    assert_eq!(terminal.stdout.trim(), "33 101");
 }
 
 #[tokio::test(flavor = "multi_thread")]

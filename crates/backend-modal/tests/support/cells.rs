@@ -111,18 +111,25 @@ pub(super) async fn create(
 ) -> Result<Arc<Cell>, Status> {
     if let Some(name) = &definition.name {
         let all = state.all.lock().unwrap();
-        let taken = |cell: &&Arc<Cell>| cell.is_running() && cell.definition.name.as_ref() == Some(name);
+        let taken =
+            |cell: &&Arc<Cell>| cell.is_running() && cell.definition.name.as_ref() == Some(name);
         if all.values().find(taken).is_some() {
-            return Err(Status::already_exists(format!("Sandbox with name '{name}' already exists")));
+            return Err(Status::already_exists(format!(
+                "Sandbox with name '{name}' already exists"
+            )));
         }
     }
     let image = state.images.lock().unwrap().get(&definition.image_id).cloned();
-    let image = image.ok_or_else(|| Status::not_found(format!("no image {}", definition.image_id)))?;
-    if is_v2 && definition.resources.as_ref().is_some_and(|resources| resources.gpu_config.is_some()) {
+    let image =
+        image.ok_or_else(|| Status::not_found(format!("no image {}", definition.image_id)))?;
+    if is_v2
+        && definition.resources.as_ref().is_some_and(|resources| resources.gpu_config.is_some())
+    {
         return Err(Status::invalid_argument("GPUs are not supported"));
     }
     let sandbox = cell(state, &definition, &image, &env).await?;
-    let id = if is_v2 { format!("ta-{}V", random_hex(12)) } else { format!("sb-{}", random_hex(11)) };
+    let id =
+        if is_v2 { format!("ta-{}V", random_hex(12)) } else { format!("sb-{}", random_hex(11)) };
     let task_id = if is_v2 { id.clone() } else { format!("ta-{}", random_hex(11)) };
     let cell = Arc::new(Cell {
         id,

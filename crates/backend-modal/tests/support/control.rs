@@ -218,7 +218,10 @@ fn secret(
 }
 
 /// Answers at once for an image of a registry; further lines are built, which takes until its log is read.
-fn image(state: &State, asked: ImageGetOrCreateRequest) -> Result<ImageGetOrCreateResponse, Status> {
+fn image(
+    state: &State,
+    asked: ImageGetOrCreateRequest,
+) -> Result<ImageGetOrCreateResponse, Status> {
     let lines = asked.image.unwrap_or_default().dockerfile_commands;
     let first = lines.first().cloned().unwrap_or_default();
     if !first.starts_with("FROM ") {
@@ -226,7 +229,9 @@ fn image(state: &State, asked: ImageGetOrCreateRequest) -> Result<ImageGetOrCrea
     }
     let failure = match () {
         () if first.contains("no-such-image") => Some(format!("{first}: manifest unknown\n")),
-        () if lines.iter().any(|line| line == "RUN false") => Some("RUN false\nexit code: 1\n".to_owned()),
+        () if lines.iter().any(|line| line == "RUN false") => {
+            Some("RUN false\nexit code: 1\n".to_owned())
+        }
         () => None,
     };
     let mut images = state.images.lock().unwrap();
@@ -253,7 +258,12 @@ fn build_log(state: &State, asked: &ImageJoinStreamingRequest) -> Result<BuildLo
         entry_id: number.to_string(),
         ..Default::default()
     };
-    let mut all: Vec<_> = image.lines.iter().enumerate().map(|(n, line)| entry(n + 1, format!("=> {line}\n"))).collect();
+    let mut all: Vec<_> = image
+        .lines
+        .iter()
+        .enumerate()
+        .map(|(n, line)| entry(n + 1, format!("=> {line}\n")))
+        .collect();
     let result = match &image.failure {
         None => GenericResult { status: status::SUCCESS, ..Default::default() },
         Some(why) => {
@@ -264,7 +274,11 @@ fn build_log(state: &State, asked: &ImageJoinStreamingRequest) -> Result<BuildLo
     };
     let seen: usize = asked.last_entry_id.parse().unwrap_or(0);
     let mut rest: Vec<_> = all.into_iter().skip(seen).map(Ok).collect();
-    rest.push(Ok(ImageJoinStreamingResponse { result: Some(result), eof: true, ..Default::default() }));
+    rest.push(Ok(ImageJoinStreamingResponse {
+        result: Some(result),
+        eof: true,
+        ..Default::default()
+    }));
     Ok(stream::iter(rest))
 }
 
@@ -327,7 +341,9 @@ fn list(state: &State, asked: &SandboxListRequest) -> SandboxListResponse {
         })
         .collect();
     found.sort_by(|a, b| b.created_at.total_cmp(&a.created_at));
-    SandboxListResponse { sandboxes: found.into_iter().take(PAGE).map(|cell| listed(cell)).collect() }
+    SandboxListResponse {
+        sandboxes: found.into_iter().take(PAGE).map(|cell| listed(cell)).collect(),
+    }
 }
 
 fn listed(cell: &Cell) -> ListedSandbox {

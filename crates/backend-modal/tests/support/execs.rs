@@ -32,7 +32,10 @@ pub(crate) struct Exec {
 
 impl Exec {
     /// Starts a program in a sandbox. A program that does not start ends with the status that a shell has for that.
-    pub(super) async fn start(cell: &Cell, request: &TaskExecStartRequest) -> Result<Arc<Self>, Status> {
+    pub(super) async fn start(
+        cell: &Cell,
+        request: &TaskExecStartRequest,
+    ) -> Result<Arc<Self>, Status> {
         let size: usize = request.command_args.iter().map(String::len).sum();
         if request.command_args.is_empty() || size > 64 << 10 {
             return Err(Status::invalid_argument("the arguments are too long"));
@@ -49,8 +52,11 @@ impl Exec {
             command = command.timeout(std::time::Duration::from_secs(seconds.into()));
         }
         if let Some(pty) = request.pty_info.as_ref().filter(|pty| pty.enabled) {
-            let size = |asked: u32, otherwise| u16::try_from(asked).ok().filter(|n| *n > 0).unwrap_or(otherwise);
-            command = command.pty(PtySize { columns: size(pty.columns, 80), rows: size(pty.rows, 24) });
+            let size = |asked: u32, otherwise| {
+                u16::try_from(asked).ok().filter(|n| *n > 0).unwrap_or(otherwise)
+            };
+            command =
+                command.pty(PtySize { columns: size(pty.columns, 80), rows: size(pty.rows, 24) });
         }
         let started = command.start().await;
         let make = |control| Self {
@@ -134,7 +140,12 @@ impl Exec {
     }
 
     /// Writes standard input at a place: what was written before is left out.
-    pub(super) async fn write(&self, offset: u64, mut data: Bytes, eof: bool) -> Result<(), Status> {
+    pub(super) async fn write(
+        &self,
+        offset: u64,
+        mut data: Bytes,
+        eof: bool,
+    ) -> Result<(), Status> {
         let mut written = self.written.lock().await;
         if offset > *written {
             return Err(Status::out_of_range(format!("{offset} is behind {written}")));

@@ -212,7 +212,8 @@ impl State {
 /// Makes a token whose claims show its end.
 fn new_jwt() -> String {
     use base64::Engine as _;
-    let claims = serde_json::json!({"exp": sandbox_core::unix_now() + 3600.0, "jti": random_hex(8)});
+    let claims =
+        serde_json::json!({"exp": sandbox_core::unix_now() + 3600.0, "jti": random_hex(8)});
     let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims.to_string());
     format!("e30.{claims}.sign")
 }

@@ -84,7 +84,8 @@ impl Output {
                 let has_advanced = offset > state.read;
                 state.read = state.read.max(offset);
                 let floor = state.read.saturating_sub(KEPT);
-                while state.chunks.front().is_some_and(|(at, data)| at + data.len() as u64 <= floor) {
+                while state.chunks.front().is_some_and(|(at, data)| at + data.len() as u64 <= floor)
+                {
                     state.chunks.pop_front();
                 }
                 let found = state.chunks.iter().find(|(at, data)| at + data.len() as u64 > offset);

@@ -43,7 +43,9 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Response<Body>
     state.requests.lock().unwrap().push(method.to_owned());
     let fault = take_fault(&state, method);
     match &fault {
-        Some(FaultKind::Refused(code)) => return Status::new(*code, "as the test asks").into_http(),
+        Some(FaultKind::Refused(code)) => {
+            return Status::new(*code, "as the test asks").into_http();
+        }
         Some(FaultKind::Throttled(wait)) => return throttled(*wait).into_http(),
         Some(FaultKind::Slow(wait)) => tokio::time::sleep(*wait).await,
         _ => {}
@@ -94,7 +96,11 @@ fn check(
     let jwt = state.jwt.lock().unwrap().clone();
     if of_router {
         let given = header("authorization").trim_start_matches("Bearer ").to_owned();
-        return if given == jwt { Ok(()) } else { Err(Status::unauthenticated("the token has ended")) };
+        return if given == jwt {
+            Ok(())
+        } else {
+            Err(Status::unauthenticated("the token has ended"))
+        };
     }
     if header("x-modal-client-type").is_empty() || header("x-modal-client-version").is_empty() {
         return Err(Status::invalid_argument("the client does not say what it is"));
