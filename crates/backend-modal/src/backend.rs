@@ -1,16 +1,16 @@
 //! The backend: create, attach, list, environments, health, snapshots.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_cloud::health::{failed, health, passed};
 use sandbox_cloud::{CreateLocks, Identity, find_one, page};
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
-    MAX_DURATION, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SandboxStatus,
-    SnapshotInfo, Variant,
+    Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, Tags,
+    Variant,
 };
+use tokio::runtime::Handle;
 
 use crate::api::{Api, Created, from_tags};
 use crate::capabilities::{capabilities, check};
@@ -51,7 +51,7 @@ impl ModalBackend {
     /// Opens a sandbox that was found.
     fn found(&self, api: &Api, listed: ListedSandbox) -> Result<Arc<dyn Instance>> {
         let record = records::sandboxes(&self.factory.config).read(&listed.id).unwrap_or_default();
-        let server = api.account.server.as_str();
+        let server = (api.account.server.as_str(), Handle::current().id());
         let created = Created {
             task_id: listed
                 .task_info
@@ -63,17 +63,25 @@ impl ModalBackend {
         let spec = CreateSpec::default();
         let opened = create::open(&self.factory, listed, record, spec, false, server, created)?;
         if let Some(left) = sandbox::info(&opened.0).remaining_time() {
-            opened.0.end_in(Duration::try_from_secs_f64(left).unwrap_or(MAX_DURATION));
+            opened.0.end_in(left);
         }
         Ok(open(opened))
     }
 
-    /// Finds the sandbox that a create with the same key has created before.
-    async fn find_existing(&self, call: &CallContext) -> Result<Option<Arc<dyn Instance>>> {
+    /// Finds the sandbox that a create with the same key and tags has created before.
+    async fn find_existing(
+        &self,
+        call: &CallContext,
+        tags: &Tags,
+    ) -> Result<Option<Arc<dyn Instance>>> {
         let Some(key) = call.idempotency_key.as_deref().map(key_digest) else { return Ok(None) };
         let api = self.factory.api()?;
         let all = self.running(&api, call, "create").await?;
-        let is_it = |listed: &ListedSandbox| from_tags(&listed.tags).get(KEY) == Some(&key);
+        let is_it = |listed: &ListedSandbox| {
+            let own = from_tags(&listed.tags);
+            let has = |(name, value)| own.get(name) == Some(value);
+            own.get(KEY) == Some(&key) && tags.iter().all(has)
+        };
         all.into_iter().rfind(is_it).map(|listed| self.found(&api, listed)).transpose()
     }
 }
@@ -107,7 +115,7 @@ impl Backend for ModalBackend {
         let (keys, records) = (key.into_iter().chain(name), records::sandboxes(&factory.config));
         let locks = CreateLocks::acquire(records.directory(), call, "create", keys).await?;
         let chosen = Self { factory: Arc::clone(&factory) };
-        if let Some(existing) = chosen.find_existing(call).await? {
+        if let Some(existing) = chosen.find_existing(call, &spec.tags).await? {
             return Ok(existing);
         }
         Ok(open(create(factory, call, &spec, &options, locks).await?))

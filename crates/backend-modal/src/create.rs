@@ -12,6 +12,7 @@ use sandbox_core::{
     Tags, Variant, random_hex, resolve_directory, unix_now,
 };
 use sha2::{Digest as _, Sha256};
+use tokio::runtime::{Handle, Id};
 
 use crate::agent::AgentLink;
 use crate::api::{Api, Created, SecretOf, from_tags, to_tags};
@@ -52,6 +53,8 @@ struct Plan {
     is_owned: bool,
     spec: CreateSpec,
     server: String,
+    /// The runtime of the caller, which the connection to the agent belongs to.
+    runtime: Id,
 }
 
 /// Creates a sandbox and waits until it can be used. Dropping the future leaves none, and the locks are held until then.
@@ -123,6 +126,7 @@ async fn plan(
         is_owned,
         spec: spec.clone(),
         server: api.account.server.to_string(),
+        runtime: Handle::current().id(),
     })
 }
 
@@ -275,7 +279,7 @@ async fn request(
         plan.record,
         plan.spec.clone(),
         plan.is_owned,
-        &plan.server,
+        (&plan.server, plan.runtime),
         created,
     )?;
     handle.keep_record();
@@ -293,7 +297,7 @@ pub(crate) fn open(
     record: SandboxRecord,
     spec: CreateSpec,
     is_owned: bool,
-    server: &str,
+    (server, runtime): (&str, Id),
     created: Created,
 ) -> Result<Opened> {
     let id: SandboxId = format!("{}/{}", Variant::MODAL, listed.id).parse().map_err(|_| {
@@ -303,7 +307,7 @@ pub(crate) fn open(
     let isolation = describe::sandbox(&listed, Some(&record)).isolation.unwrap_or_default();
     let cwd = record.cwd.clone().unwrap_or_else(|| WORK_DIR.to_owned());
     let sandbox_id = listed.id.clone();
-    let part = shared(server, &sandbox_id, || {
+    let part = shared((server, &sandbox_id, runtime), || {
         // A sandbox of another program has no such tag. Its id is as good: only this user enters the agent's directory.
         let token = from_tags(&listed.tags).remove(AGENT).unwrap_or_else(|| sandbox_id.clone());
         let factory = Arc::clone(factory);

@@ -7,10 +7,11 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use sandbox_cloud::{CreateLocks, DeferredFacets, check_lifetime};
 use sandbox_core::{
-    CallContext, Capabilities, CodeOps, CommandOps, Context, ContextSpec, Error, ErrorKind,
-    EventKind, EventStream, FileOps, Instance, Life, LogStream, Metrics, PackageOps, PortOps,
-    Result, RunCode, SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps, Tags, Tool, TunnelInfo,
-    random_hex, unix_now,
+    CallContext, Capabilities, CodeOps, Command, CommandEvent, CommandInfo, CommandOps,
+    CommandOutcome, Context, ContextSpec, Error, ErrorKind, EventKind, EventStream, FailureKind,
+    FileOps, Instance, Life, LogStream, Metrics, PackageOps, PortOps, Result, RunCode, SandboxInfo,
+    SandboxStatus, SnapshotInfo, SnapshotOps, StartCommand, Tags, Tool, TunnelInfo, random_hex,
+    unix_now,
 };
 use serde_json::{Map, Value, json};
 
@@ -48,6 +49,13 @@ impl Drop for ModalInstance {
 }
 
 impl ModalInstance {
+    /// Notes the end that another handle of this process has seen or caused.
+    fn notice_end(&self) {
+        if self.part.link.has_ended() {
+            self.handle.mark_ended(FailureKind::Terminated);
+        }
+    }
+
     async fn code_ops(&self) -> Result<&dyn CodeOps> {
         self.part.instance().await?.code()
     }
@@ -119,6 +127,7 @@ fn url(tunnel: &TunnelData) -> String {
 
 impl Instance for ModalInstance {
     fn info(&self) -> SandboxInfo {
+        self.notice_end();
         let mut info = sandbox::info(&self.handle);
         if let Some(started) = self.part.started() {
             info.metadata.extend(started.info().metadata);
@@ -127,6 +136,7 @@ impl Instance for ModalInstance {
     }
 
     fn status(&self) -> SandboxStatus {
+        self.notice_end();
         sandbox::info(&self.handle).status
     }
 
@@ -143,7 +153,7 @@ impl Instance for ModalInstance {
     }
 
     fn commands(&self) -> Result<&dyn CommandOps> {
-        Ok(&self.facets)
+        Ok(self)
     }
 
     fn files(&self) -> Result<&dyn FileOps> {
@@ -273,6 +283,44 @@ impl CodeOps for ModalInstance {
 
     async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()> {
         self.code_ops().await?.register_tool(call, tool).await
+    }
+}
+
+/// Replaces a lost connection by the end of the sandbox, where that is the cause.
+fn with_end(command: Command, handle: &Arc<SandboxHandle>) -> Command {
+    let handle = Arc::clone(handle);
+    let events = command.events.then(move |mut event| {
+        let handle = Arc::clone(&handle);
+        async move {
+            if let CommandEvent::Finished(CommandOutcome { failure: Some(failure), .. }) =
+                &mut event
+                && failure.kind == FailureKind::ConnectionLost
+            {
+                handle.check().await;
+                if let Some(kind) = handle.end_reason().get() {
+                    failure.kind = kind;
+                    failure.message = "the sandbox ended meanwhile".to_owned();
+                }
+            }
+            event
+        }
+    });
+    Command { events: Box::pin(events), ..command }
+}
+
+#[async_trait]
+impl CommandOps for ModalInstance {
+    async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
+        let started = self.facets.start_command(call, request).await?;
+        Ok(with_end(started, &self.handle))
+    }
+
+    async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
+        self.facets.list_commands(call).await
+    }
+
+    async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command> {
+        Ok(with_end(self.facets.connect_command(call, id).await?, &self.handle))
     }
 }
 

@@ -17,7 +17,7 @@ use sandbox_engine::{
     Connection, InstanceHooks, Packages, Ports, SandboxBase, SandboxBaseSpec, Servers,
     StandardInstance,
 };
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Id;
 use tokio::sync::OnceCell;
 
 use crate::agent::{self, AgentHost, AgentLink};
@@ -52,9 +52,12 @@ type Key = (String, String, Id);
 /// The agents of this process. All handles for one sandbox share one.
 static PARTS: LazyLock<Mutex<HashMap<Key, Weak<AgentPart>>>> = LazyLock::new(Mutex::default);
 
-/// Returns the agent that this process has for a sandbox, or the one that `make` makes.
-pub(crate) fn shared(server: &str, id: &str, make: impl FnOnce() -> AgentPart) -> Arc<AgentPart> {
-    let key = (server.to_owned(), id.to_owned(), Handle::current().id());
+/// Returns the agent that this process has for a sandbox on that runtime, or the one that `make` makes.
+pub(crate) fn shared(
+    (server, id, runtime): (&str, &str, Id),
+    make: impl FnOnce() -> AgentPart,
+) -> Arc<AgentPart> {
+    let key = (server.to_owned(), id.to_owned(), runtime);
     let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
     parts.retain(|_, part| part.strong_count() > 0);
     if let Some(part) =

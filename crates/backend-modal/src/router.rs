@@ -240,14 +240,16 @@ impl Exec {
         which: Stdio,
     ) -> impl Stream<Item = io::Result<Bytes>> + Send + use<> {
         let reading = Reading { exec: self.clone(), which, offset: 0, open: None, failures: 0 };
-        stream::unfold(Some(reading), |reading| async move {
+        let chunks = stream::unfold(Some(reading), |reading| async move {
             let mut reading = reading?;
             match reading.next().await {
                 Ok(Some(chunk)) => Some((Ok(chunk), Some(reading))),
                 Ok(None) => None,
                 Err(status) => Some((Err(io::Error::other(lost(&status))), None)),
             }
-        })
+        });
+        // Readers may look again after the end.
+        chunks.fuse()
     }
 
     /// Returns the standard input. What is written is sent in order; dropping the writer is its end.

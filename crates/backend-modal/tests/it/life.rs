@@ -25,7 +25,7 @@ async fn lists_have_every_page_and_the_tags_of_users() {
     query.tags.insert("n".into(), "3".into());
     let page = bench.another().list(&call(), query).await.unwrap();
     assert_eq!(page.items.len(), 1);
-    assert_eq!(Some(&page.items[0].id), all[3].id().as_ref());
+    assert_eq!(page.items[0].id, all[3].id());
     let keys: Vec<_> = page.items[0].tags.keys().map(String::as_str).collect();
     assert_eq!(keys, ["all", "n"]);
 }
@@ -35,13 +35,13 @@ async fn another_process_finds_it_and_ends_it() {
     let bench = Bench::start();
     let sandbox = bench.builder().detached(HOUR).name("shared").create().await.unwrap();
     sandbox.files().write("/workspace/note", "hello").await.unwrap();
-    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
     drop(sandbox);
     let backend = bench.another();
     let found = backend.attach(&call(), &id).await.unwrap();
     let found = Sandbox::from_instance(backend.clone(), found);
     assert_eq!(found.files().read_text("/workspace/note").await.unwrap(), "hello");
-    assert_eq!(found.info().unwrap().name.as_deref(), Some("shared"));
+    assert_eq!(found.info().name.as_deref(), Some("shared"));
     found.set_tags([("k", "v")]).await.unwrap();
     let listed = bench.another().list(&call(), ListQuery::default()).await.unwrap().items;
     assert_eq!(listed[0].tags.get("k").map(String::as_str), Some("v"));
@@ -56,7 +56,7 @@ async fn another_process_finds_it_and_ends_it() {
 async fn an_end_starts_nothing() {
     let bench = Bench::start();
     let sandbox = bench.builder().detached(HOUR).create().await.unwrap();
-    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
     drop(sandbox);
     let before = bench.service.count("TaskExecStart");
     bench.another().attach(&call(), &id).await.unwrap().life().kill(&call()).await.unwrap();
@@ -137,7 +137,7 @@ async fn usage_and_cost_are_what_the_service_says() {
     let sandbox = bench.create().await;
     let metrics = sandbox.metrics().await.unwrap();
     assert!(metrics.processes > 0, "{metrics:?}");
-    let usage = sandbox.info().unwrap().metadata["usage"].clone();
+    let usage = sandbox.info().metadata["usage"].clone();
     assert!(usage["cpu_core_seconds"].as_f64().unwrap() > 0.0, "{usage}");
     assert_eq!(usage["cost"], json!("0.0001"));
 }

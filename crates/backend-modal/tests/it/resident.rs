@@ -57,7 +57,7 @@ async fn the_other_process() {
         let command = sandbox.commands().run(line).interactive().background();
         let mut command = command.start().await.unwrap();
         command.events.next().await.unwrap();
-        format!("{} {}", sandbox.id().unwrap(), command.id)
+        format!("{} {}", sandbox.id(), command.id)
     } else {
         let (id, code) = task.split_once(' ').unwrap();
         let sandbox = attach(&backend, id).await;
@@ -110,7 +110,7 @@ async fn another_process_takes_over_and_state_stays() {
     let builder = bench.builder().detached(Duration::from_secs(600));
     let sandbox = builder.create().await.unwrap();
     sandbox.run_code("x = 1").await.unwrap();
-    let id = sandbox.id().unwrap();
+    let id = sandbox.id();
     let run =
         sandbox.run_code("x = 2\nimport time; time.sleep(60)").timeout(Duration::from_secs(50));
     let other = async {

@@ -9,7 +9,7 @@ use sandbox_core::{Backend, NetworkPolicy, Sandbox, random_hex, unix_now};
 use tonic::Status;
 
 use super::execs::Exec;
-use super::wire::{Definition, GenericResult, SandboxTag, TunnelData, network, status};
+use super::wire::{Definition, GenericResult, Resources, SandboxTag, TunnelData, network, status};
 use super::{BuiltImage, State};
 
 /// A sandbox, and what runs in it.
@@ -21,7 +21,6 @@ pub(crate) struct Cell {
     pub(crate) definition: Definition,
     pub(crate) created_at: f64,
     pub(crate) tags: Mutex<Vec<SandboxTag>>,
-    pub(crate) env: HashMap<String, String>,
     pub(crate) sandbox: Sandbox,
     pub(super) execs: Mutex<HashMap<String, Arc<Exec>>>,
     result: Mutex<Option<GenericResult>>,
@@ -122,9 +121,7 @@ pub(super) async fn create(
     let image = state.images.lock().unwrap().get(&definition.image_id).cloned();
     let image =
         image.ok_or_else(|| Status::not_found(format!("no image {}", definition.image_id)))?;
-    if is_v2
-        && definition.resources.as_ref().is_some_and(|resources| resources.gpu_config.is_some())
-    {
+    if is_v2 && definition.resources.as_ref().is_some_and(has_gpu) {
         return Err(Status::invalid_argument("GPUs are not supported"));
     }
     let sandbox = cell(state, &definition, &image, &env).await?;
@@ -138,7 +135,6 @@ pub(super) async fn create(
         definition,
         created_at: unix_now(),
         tags: Mutex::new(tags),
-        env,
         sandbox,
         execs: Mutex::default(),
         result: Mutex::default(),
@@ -147,6 +143,11 @@ pub(super) async fn create(
     state.all.lock().unwrap().insert(cell.id.clone(), Arc::clone(&cell));
     tokio::spawn(Arc::clone(&cell).watch());
     Ok(cell)
+}
+
+/// The provider's client sends an empty message for none.
+fn has_gpu(resources: &Resources) -> bool {
+    resources.gpu_config.as_ref().is_some_and(|gpu| gpu.count > 0)
 }
 
 async fn cell(
