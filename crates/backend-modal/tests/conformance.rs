@@ -1,5 +1,7 @@
 //! The behaviour suite over a service of the tests.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 #[expect(dead_code, reason = "the suite asks nothing of the service itself")]
 mod support;
 

@@ -55,8 +55,9 @@ impl Place {
 
     async fn client(&self) -> AgentConnection {
         let client = self.connect("secret", |_| ()).await.0.expect("the agent takes the client");
-        let spawned = client.spawn(self.shell("echo $PPID >agent", None)).await.unwrap();
-        spawned.process.exit().await.unwrap();
+        let spawned =
+            client.spawn(self.shell("echo $PPID >agent", None)).await.expect("the shell starts");
+        spawned.process.exit().await.expect("the shell ends");
         client
     }
 
