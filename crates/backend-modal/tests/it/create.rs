@@ -97,7 +97,7 @@ async fn a_gpu_is_a_sandbox_of_the_older_generation() {
     let cell = bench.service.running().remove(0);
     let gpu = cell.definition.resources.clone().unwrap().gpu_config.unwrap();
     assert_eq!((gpu.gpu_type.as_str(), gpu.count), ("H100", 2));
-    assert!(cell.id.starts_with("sb-"), "{}", cell.id);
+    assert!(cell.id.starts_with("sb-") && cell.id.len() == 25, "{}", cell.id);
     assert_eq!(bench.service.count("SandboxCreateV2"), 0);
     // The variables of such a sandbox are a secret of their own.
     assert_eq!(bench.service.count("SecretGetOrCreate"), 1);

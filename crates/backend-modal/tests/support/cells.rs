@@ -125,9 +125,9 @@ pub(super) async fn create(
         return Err(Status::invalid_argument("GPUs are not supported"));
     }
     let sandbox = cell(state, &definition, &image, &env).await?;
-    let id =
-        if is_v2 { format!("ta-{}V", random_hex(12)) } else { format!("sb-{}", random_hex(11)) };
-    let task_id = if is_v2 { id.clone() } else { format!("ta-{}", random_hex(11)) };
+    // The provider's client takes ids with that beginning alone, and knows the generation by the rest.
+    let id = format!("sb-{}", random_hex(if is_v2 { 13 } else { 11 }));
+    let task_id = format!("ta-{}{}", random_hex(11), if is_v2 { "V" } else { "" });
     let cell = Arc::new(Cell {
         id,
         task_id,
