@@ -19,7 +19,7 @@ use crate::api::{Api, Created, SecretOf, from_tags, to_tags};
 use crate::capabilities::MAX_LIFETIME;
 use crate::client_factory::ApiFactory;
 use crate::config::{CreateOptions, Generation};
-use crate::describe::{self, AGENT, ATTACHED, CREATE, EXPIRES_AT, KEY, MANAGED_BY, OWNER};
+use crate::describe::{self, AGENT, ATTACHED, CREATE, KEY};
 use crate::error::{LEFT_BEHIND, unsupported};
 use crate::image;
 use crate::part::{AgentPart, Setup, shared};
@@ -120,7 +120,7 @@ async fn plan(
         app_id,
         definition: definition(spec, options, image_id, lifetime, is_owned),
         env: env.chain(secrets).collect(),
-        tags: tags(call, spec, lifetime, is_owned),
+        tags: tags(call, spec, is_owned),
         record,
         lifetime,
         is_owned,
@@ -143,16 +143,13 @@ fn generation(spec: &CreateSpec, options: &CreateOptions) -> Result<Generation> 
 }
 
 /// Returns the tags of a new sandbox: those of the user, and those by which this library finds it again.
-fn tags(call: &CallContext, spec: &CreateSpec, lifetime: Duration, is_owned: bool) -> Tags {
+fn tags(call: &CallContext, spec: &CreateSpec, is_owned: bool) -> Tags {
     let mut tags = spec.tags.clone();
     let mut put = |name: &str, value: String| drop(tags.insert(name.to_owned(), value));
-    put(MANAGED_BY, "code-sandboxes".into());
     put(CREATE, random_hex(16));
     put(AGENT, random_hex(16));
-    put(EXPIRES_AT, format!("{:.0}", unix_now() + lifetime.as_secs_f64()));
     if is_owned {
         put(ATTACHED, "true".into());
-        put(OWNER, std::process::id().to_string());
     }
     if let Some(key) = &call.idempotency_key {
         put(KEY, key_digest(key));
@@ -396,10 +393,10 @@ mod tests {
     fn a_create_is_found_by_what_only_it_has() {
         let call = CallContext::new().with_idempotency_key("tags:{}");
         let spec = CreateSpec::default();
-        let made = || tags(&call, &spec, Duration::from_secs(60), true);
+        let made = || tags(&call, &spec, true);
         let (one, other) = (made(), made());
         assert_ne!(one[CREATE], other[CREATE]);
         assert_eq!(one[KEY], other[KEY]);
-        assert_eq!(one[MANAGED_BY], "code-sandboxes");
+        assert_ne!(one[AGENT], other[AGENT]);
     }
 }

@@ -13,12 +13,6 @@ use crate::wire::{ListedSandbox, status};
 
 /// Beginning of the names of tags that are this library's own.
 const OWN: &str = "code-sandboxes.";
-/// Says that this library has made the sandbox.
-pub(crate) const MANAGED_BY: &str = "code-sandboxes.managed-by";
-/// The process that made it.
-pub(crate) const OWNER: &str = "code-sandboxes.owner";
-/// When the provider ends it at the latest, in unix seconds.
-pub(crate) const EXPIRES_AT: &str = "code-sandboxes.expires-at";
 /// The create that made it, so that a lost answer is found.
 pub(crate) const CREATE: &str = "code-sandboxes.create";
 /// A digest of the idempotency key of its create.
@@ -147,7 +141,7 @@ mod tests {
     fn own_tags_are_not_shown_and_are_kept() {
         let listed = ListedSandbox {
             id: "ta-1V".into(),
-            tags: vec![tag("a", "1"), tag(MANAGED_BY, "code-sandboxes"), tag(ATTACHED, "true")],
+            tags: vec![tag("a", "1"), tag(CREATE, "c"), tag(ATTACHED, "true")],
             created_at: 100.0,
             timeout_secs: 60,
             ..Default::default()
@@ -158,7 +152,7 @@ mod tests {
         assert_eq!(info.metadata[EPHEMERAL], json!(true));
         let changed =
             with_own_tags(&from_tags(&listed.tags), Tags::from([("b".into(), "2".into())]));
-        assert_eq!(changed.keys().collect::<Vec<_>>(), ["b", ATTACHED, MANAGED_BY]);
+        assert_eq!(changed.keys().collect::<Vec<_>>(), ["b", ATTACHED, CREATE]);
     }
 
     #[test]

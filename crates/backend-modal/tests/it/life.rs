@@ -1,5 +1,6 @@
 //! Sandboxes as a whole: lists, tags, other processes, ports, snapshots, usage, ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_core::{ErrorKind, ListQuery, Sandbox, SandboxId};
@@ -39,7 +40,7 @@ async fn another_process_finds_it_and_ends_it() {
     drop(sandbox);
     let backend = bench.another();
     let found = backend.attach(&call(), &id).await.unwrap();
-    let found = Sandbox::from_instance(backend.clone(), found);
+    let found = Sandbox::from_instance(Arc::clone(&backend), found);
     assert_eq!(found.files().read_text("/workspace/note").await.unwrap(), "hello");
     assert_eq!(found.info().name.as_deref(), Some("shared"));
     found.set_tags([("k", "v")]).await.unwrap();

@@ -98,7 +98,7 @@ async fn large_files_go_both_ways() {
     assert_eq!(part, data.slice(70_000..70_005));
     // A reader that stops early is no loss for others.
     let mut some = sandbox.files().stream("/workspace/big", ByteRange::default()).await.unwrap();
-    assert!(some.next().await.unwrap().unwrap().len() > 0);
+    assert!(!some.next().await.unwrap().unwrap().is_empty());
     drop(some);
     assert_eq!(sandbox.files().stat("/workspace/big").await.unwrap().size, SIZE as u64);
 }

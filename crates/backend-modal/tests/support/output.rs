@@ -62,7 +62,7 @@ impl Output {
     ) -> impl Stream<Item = Result<TaskExecStdioReadResponse, Status>> + Send {
         stream::unfold(Some((self, offset, cut)), |reading| async move {
             let (output, offset, cut) = reading?;
-            let Some(mut data) = output.next(offset).await else { return None };
+            let mut data = output.next(offset).await?;
             let mut left = cut;
             if let Some(most) = cut {
                 if most == 0 {
