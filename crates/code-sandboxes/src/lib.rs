@@ -69,6 +69,8 @@ pub use backend_docker as docker;
 pub use backend_eval as eval;
 #[cfg(feature = "jupyter")]
 pub use backend_jupyter as jupyter;
+#[cfg(feature = "modal")]
+pub use backend_modal as modal;
 // end of generated: backends
 
 pub use configure::{Configuration, configure};

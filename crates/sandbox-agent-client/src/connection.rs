@@ -45,6 +45,12 @@ const PINGS_PER_SILENCE: u32 = 4;
 /// How long the agent may take to close, once this side has.
 const LAST: Duration = Duration::from_secs(2);
 
+/// Bits of a key that count what one client has started.
+const EPOCH_SHIFT: u32 = 32;
+
+/// Explains the end of a connection to a resident agent.
+const TAKEN_OVER: &str = "the connection to the sandbox ended, or another client has taken it over";
+
 /// The answer of an agent to a request for a process.
 pub(crate) type Start = std::result::Result<u32, (u8, i32)>;
 
@@ -59,6 +65,8 @@ pub(crate) struct Connection {
     closed: watch::Sender<bool>,
     /// Set when the agent has closed its end too: nothing runs there any more.
     gone: watch::Sender<bool>,
+    /// The agent outlives the connection.
+    is_resident: bool,
 }
 
 #[derive(Default)]
@@ -93,19 +101,23 @@ impl fmt::Debug for Connection {
 
 impl Connection {
     /// Opens a connection. Tasks of this runtime work on it until it is closed, or nothing has arrived for `silence`.
+    /// `epoch` is the number of this client among those of a resident agent.
     pub(crate) fn open(
         from: AgentReader,
         rest: Bytes,
         into: AgentWriter,
         silence: Duration,
+        epoch: Option<i64>,
     ) -> Arc<Self> {
         let state = State { credit: OUTGOING_WINDOW, ..State::default() };
         let connection = Arc::new(Self {
             state: Mutex::new(state),
-            keys: AtomicI64::new(1),
+            // Keys of an earlier client are never those of this one.
+            keys: AtomicI64::new((epoch.unwrap_or(0) << EPOCH_SHIFT) + 1),
             to_send: Notify::new(),
             closed: watch::Sender::new(false),
             gone: watch::Sender::new(false),
+            is_resident: epoch.is_some(),
         });
         tokio::spawn(write(Arc::clone(&connection), into));
         tokio::spawn(read(Arc::clone(&connection), from, rest));
@@ -160,6 +172,11 @@ impl Connection {
     /// Returns the reason of a broken connection that was not closed here.
     pub(crate) fn lost_reason(&self) -> Option<String> {
         self.state().why.clone()
+    }
+
+    /// Returns true when the agent outlives the connection.
+    pub(crate) fn is_resident(&self) -> bool {
+        self.is_resident
     }
 
     /// Returns true when the connection is closed. It is closed before any request fails for that reason.
@@ -441,7 +458,10 @@ async fn write(connection: Arc<Connection>, mut into: AgentWriter) {
     connection.close();
     let end = async {
         // Read sooner than the end of the connection, which ends the sandbox in any case.
-        if is_whole && let Ok(last) = AgentRequest::Finish.encode() {
+        if is_whole
+            && !connection.is_resident
+            && let Ok(last) = AgentRequest::Finish.encode()
+        {
             let _ = written(&mut into, &last).await;
         }
         // A shutdown may be seen apart from the end of the connection.
@@ -503,7 +523,8 @@ async fn listen(
             () = connection.closed() => return None,
         };
     }
-    piece.and_then(std::result::Result::err).map(|error| error.to_string())
+    let why = piece.and_then(std::result::Result::err).map(|error| error.to_string());
+    why.or_else(|| connection.is_resident.then(|| TAKEN_OVER.to_owned()))
 }
 
 async fn ping(connection: Weak<Connection>, silence: Duration) {

@@ -17,6 +17,7 @@ fn silent() -> Arc<Connection> {
         Bytes::new(),
         Box::pin(tokio::io::sink()),
         SILENCE_TIMEOUT,
+        None,
     )
 }
 
@@ -29,6 +30,7 @@ async fn what_is_held_hears_of_this_end() {
         Bytes::new(),
         Box::pin(near),
         SILENCE_TIMEOUT,
+        None,
     );
     tokio::task::yield_now().await;
     connection.mark_paused();

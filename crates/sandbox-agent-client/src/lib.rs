@@ -2,7 +2,8 @@
 //!
 //! The agent is the first process of the container. It is sent over the same connection
 //! ([`arguments`](sandbox_python::agent::arguments) makes an interpreter that takes it in), needs no port, no network
-//! and no file, and ends with the connection, and the container with it.
+//! and no file, and ends with the connection, and the container with it. A *resident* agent is a daemon of a sandbox
+//! elsewhere ([`AgentConnection::connect_resident`]): it stays when its client goes, with the contexts that are idle.
 
 mod archive;
 mod call;
@@ -18,6 +19,7 @@ mod streams;
 mod tunnel;
 mod usage;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,7 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use futures_util::StreamExt as _;
-use sandbox_core::{ByteSize, Error, ErrorKind, Result};
+use sandbox_core::{ByteSize, Error, ErrorKind, PtySize, Result, Secret};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -41,7 +43,7 @@ pub use self::python::AgentPython;
 use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{AgentListener, AgentPorts, Listener, PeerProcess, Tunnel};
 pub use self::usage::AgentUsage;
-use sandbox_engine::commands::STOPPED;
+use sandbox_engine::commands::{KeptCommand, STOPPED};
 use sandbox_engine::host::{
     Endpoint, PendingCheckpoint, Process, ProcessHost, SideChannel, Spawn, Spawned, Terminal,
     WorkerIo, WorkerSpec, Writable,
@@ -66,6 +68,7 @@ pub struct AgentConnection {
 struct Greeting {
     python: String,
     open_files: Option<u32>,
+    epoch: i64,
 }
 
 /// Options of a connection.
@@ -162,7 +165,102 @@ impl AgentConnection {
         let (rest, greeting) = timeout(ARRIVAL_TIMEOUT, arrival)
             .await
             .map_err(|_| refused("the agent did not arrive in time", &[]))??;
-        Ok(Self { connection: Connection::open(from, rest, into, silence), greeting, memory: None })
+        let connection = Connection::open(from, rest, into, silence, None);
+        Ok(Self { connection, greeting, memory: None })
+    }
+
+    /// Connects to the resident agent of a sandbox through an interpreter that was started with
+    /// [`relay_arguments`](sandbox_python::agent::relay_arguments) of that nonce, and sends the agent where there is none.
+    /// Only a client with the token of the first one is taken, and it takes over from the one before.
+    ///
+    /// Dropping the connection ends nothing but what the agent keeps for no other client: code that runs, and commands.
+    ///
+    /// # Errors
+    /// As [`AgentConnection::connect`]. The interpreter says on its standard error why the agent has refused this client.
+    pub async fn connect_resident(
+        mut from: AgentReader,
+        mut into: AgentWriter,
+        nonce: &str,
+        token: &Secret,
+    ) -> std::result::Result<Self, ConnectError> {
+        let arrival = async {
+            let mut heard = BytesMut::new();
+            let is_new = await_relay(&mut from, &mut heard, nonce).await?;
+            let sending = async {
+                into.write_all(token.expose().as_bytes()).await?;
+                into.write_all(b"\n").await?;
+                if is_new { send_agent(&mut into, None).await } else { into.flush().await }
+            };
+            sending.await.map_err(|error| {
+                refused("the agent could not be sent", &heard).with_source(error)
+            })?;
+            let greeting = hello(&mut from, &mut heard, nonce).await?;
+            Ok::<_, ConnectError>((heard.freeze(), greeting))
+        };
+        let (rest, greeting) = timeout(ARRIVAL_TIMEOUT, arrival)
+            .await
+            .map_err(|_| refused("the agent did not arrive in time", &[]))??;
+        let epoch = Some(greeting.epoch);
+        let connection = Connection::open(from, rest, into, SILENCE_TIMEOUT, epoch);
+        Ok(Self { connection, greeting, memory: None })
+    }
+
+    /// Returns the contexts whose interpreters a resident agent has kept for this client.
+    ///
+    /// # Errors
+    /// `Unavailable` when the agent does not answer, `Terminated` when the sandbox has ended.
+    pub async fn kept_contexts(&self) -> Result<Vec<String>> {
+        let answer = Call::begin(&self.connection, "contexts", &[])?.answer().await;
+        let answer = answer.map_err(|_| self.connection.lost())?;
+        Ok(answer.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
+    }
+
+    /// Returns the commands in the background that a resident agent has kept for this client: what identifies each, and how
+    /// its streams are taken.
+    ///
+    /// # Errors
+    /// As [`AgentConnection::kept_contexts`].
+    pub async fn kept_commands(&self) -> Result<Vec<(KeptCommand, Spawn)>> {
+        let answer = Call::begin(&self.connection, "commands", &[])?.answer().await;
+        let answer = answer.map_err(|_| self.connection.lost())?;
+        let (entries, _) = answer.as_chunks::<3>();
+        let is_set = |field: &[u8]| field.iter().any(|byte| *byte != 0);
+        let spawn = |[label, stdin, terminal]: &[Vec<u8>; 3]| {
+            let label = String::from_utf8(label.clone()).ok()?;
+            let kept = KeptCommand::from_label(&label)?;
+            let spawn = Spawn {
+                argv: Vec::new(),
+                env: BTreeMap::new(),
+                cwd: String::new(),
+                stdin: is_set(stdin),
+                terminal: is_set(terminal).then(PtySize::default),
+                label: Some(label),
+            };
+            Some((kept, spawn))
+        };
+        Ok(entries.iter().filter_map(spawn).collect())
+    }
+
+    /// Starts the interpreter of a context, or takes the one that a resident agent has kept, with its variables.
+    ///
+    /// # Errors
+    /// As [`ProcessHost::start_worker`].
+    pub async fn start_context(&self, context: &str, spec: WorkerSpec) -> Result<WorkerIo> {
+        let key = self.connection.new_key();
+        let request = AgentRequest::Worker { key, env: &spec.env, cwd: &spec.cwd, context };
+        let reader = |which| Reader::new(&self.connection, stream(key, which));
+        let (stdout, stderr, control) = (reader(STDOUT), reader(STDERR), reader(CONTROL));
+        let writer = Writer::new(&self.connection, stream(key, STDIN), true);
+        let process = self.start(key, true, &request).await?.map_err(|(_, errno)| {
+            Error::new(ErrorKind::ResourceExhausted, "start_interpreter", "no process could start")
+                .with_source(std::io::Error::from_raw_os_error(errno))
+        })?;
+        Ok(WorkerIo {
+            process,
+            control: Arc::new(ControlStream { reader: control, writer }),
+            stdout: Box::new(stdout),
+            stderr: Box::new(stderr),
+        })
     }
 
     /// Sets the memory limit that errors name when the kernel kills a process for memory.
@@ -304,6 +402,7 @@ impl ProcessHost for AgentConnection {
             cwd: &spec.cwd,
             stdin: spec.stdin,
             terminal: spec.terminal.map(|size| (size.rows, size.columns)),
+            label: spec.label.as_deref().unwrap_or_default(),
         };
         let reader = |which| Reader::new(&self.connection, stream(key, which));
         let (stdout, stderr) = (reader(STDOUT), reader(STDERR));
@@ -325,21 +424,7 @@ impl ProcessHost for AgentConnection {
     }
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
-        let key = self.connection.new_key();
-        let request = AgentRequest::Worker { key, env: &spec.env, cwd: &spec.cwd };
-        let reader = |which| Reader::new(&self.connection, stream(key, which));
-        let (stdout, stderr, control) = (reader(STDOUT), reader(STDERR), reader(CONTROL));
-        let writer = Writer::new(&self.connection, stream(key, STDIN), true);
-        let process = self.start(key, true, &request).await?.map_err(|(_, errno)| {
-            Error::new(ErrorKind::ResourceExhausted, "start_interpreter", "no process could start")
-                .with_source(std::io::Error::from_raw_os_error(errno))
-        })?;
-        Ok(WorkerIo {
-            process,
-            control: Arc::new(ControlStream { reader: control, writer }),
-            stdout: Box::new(stdout),
-            stderr: Box::new(stderr),
-        })
+        self.start_context("", spec).await
     }
 
     async fn begin_checkpoint(&self) -> Result<Option<(Box<dyn PendingCheckpoint>, SideChannel)>> {
@@ -390,6 +475,30 @@ async fn await_bootstrap(
     }
 }
 
+/// Waits for the line of a relay, and returns true when it is to be sent the agent. Whatever comes before the line is
+/// dropped.
+async fn await_relay(
+    from: &mut AgentReader,
+    heard: &mut BytesMut,
+    nonce: &str,
+) -> std::result::Result<bool, ConnectError> {
+    let greeting = format!("code-sandboxes-relay {VERSION} {nonce} ");
+    loop {
+        let text = String::from_utf8_lossy(heard).into_owned();
+        if let Some((_, rest)) = text.split_once(&greeting)
+            && let Some((line, _)) = rest.split_once('\n')
+        {
+            let end = heard.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
+            drop(heard.split_to(end + 1));
+            return Ok(line.starts_with("new "));
+        }
+        if heard.len() > MAX_GREETING_SIZE {
+            return Err(refused("something else than the agent has answered", heard).into());
+        }
+        more(from, heard).await?;
+    }
+}
+
 async fn send_agent(into: &mut AgentWriter, byte_code: Option<&[u8]>) -> std::io::Result<()> {
     let program = byte_code.unwrap_or(agent().as_bytes());
     let length = u32::try_from(program.len()).unwrap_or(u32::MAX);
@@ -415,12 +524,13 @@ async fn hello(
         };
         match found {
             None => more(from, heard).await?,
-            Some(Ok(AgentReply::Hello { version: VERSION, nonce, python, open_files }))
+            Some(Ok(AgentReply::Hello { version: VERSION, nonce, python, open_files, epoch }))
                 if nonce == expected =>
             {
                 let length = heard.len() - frames.pending();
                 drop(heard.split_to(length));
-                return Ok(Greeting { python, open_files: u32::try_from(open_files).ok() });
+                let open_files = u32::try_from(open_files).ok();
+                return Ok(Greeting { python, open_files, epoch });
             }
             Some(_) => return Err(refused("the agent did not answer as expected", heard).into()),
         }

@@ -77,11 +77,16 @@ pub(crate) enum AgentRequest<'a> {
         stdin: bool,
         /// Rows and columns.
         terminal: Option<(u16, u16)>,
+        /// The label by which a resident agent keeps it for the next client; empty for none. Without a program, the kept
+        /// one is asked for.
+        label: &'a str,
     },
     Worker {
         key: i64,
         env: &'a BTreeMap<String, String>,
         cwd: &'a str,
+        /// The name by which a resident agent keeps it for the next client; empty for none.
+        context: &'a str,
     },
     Data {
         stream: i64,
@@ -141,7 +146,7 @@ impl AgentRequest<'_> {
         let mut out = Vec::new();
         let frame = &mut out;
         match self {
-            Self::Spawn { key, argv, env, cwd, stdin, terminal } => {
+            Self::Spawn { key, argv, env, cwd, stdin, terminal, label } => {
                 put_frame(frame, SPAWN, |out| {
                     out.int(*key);
                     out.list(*argv, |out, word| out.text(word));
@@ -155,15 +160,17 @@ impl AgentRequest<'_> {
                     let (rows, columns) = terminal.unwrap_or_default();
                     out.int(rows.into());
                     out.int(columns.into());
+                    out.text(label);
                 })
             }
-            Self::Worker { key, env, cwd } => put_frame(frame, WORKER, |out| {
+            Self::Worker { key, env, cwd, context } => put_frame(frame, WORKER, |out| {
                 out.int(*key);
                 out.list(*env, |out, (name, value)| {
                     out.text(name);
                     out.text(value);
                 });
                 out.text(cwd);
+                out.text(context);
             }),
             Self::Data { stream, data } => put_frame(frame, DATA, |out| {
                 out.int(*stream);
@@ -228,6 +235,8 @@ pub(crate) enum AgentReply<'a> {
         python: String,
         /// The maximum for each process; a negative number for no limit.
         open_files: i64,
+        /// The number of this client among those of a resident agent; 0 for an agent that has one client alone.
+        epoch: i64,
     },
     Started {
         key: i64,
@@ -282,6 +291,7 @@ impl<'a> AgentReply<'a> {
                 nonce: fields.text("nonce")?,
                 python: fields.text("python")?,
                 open_files: fields.int("open files")?,
+                epoch: fields.int("epoch")?,
             },
             STARTED => Self::Started { key: fields.int("key")?, pid: fields.number("pid")? },
             NOT_STARTED => Self::NotStarted {

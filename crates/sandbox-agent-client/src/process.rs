@@ -181,8 +181,15 @@ impl Process for AgentProcess {
     }
 
     async fn kill_tree(&self) -> Result<()> {
-        let call = Call::begin(&self.connection, "kill_tree", &[number(self.key)])?;
-        let answer = call.answer().await.map_err(|_| self.connection.lost())?;
+        let asked = match Call::begin(&self.connection, "kill_tree", &[number(self.key)]) {
+            Ok(call) => call.answer().await.map_err(|_| self.connection.lost()),
+            Err(error) => Err(error),
+        };
+        let answer = match asked {
+            // A resident agent ends what belongs to a client when the connection ends, and the sandbox continues.
+            Err(_) if self.connection.is_resident() && self.connection.is_closed() => return Ok(()),
+            asked => asked?,
+        };
         let Some((exit, out_of_memory)) = exit_in(&answer) else {
             // A process that the agent does not know any more has ended before, and that was reported.
             return if self.is_dead() { Ok(()) } else { Err(self.connection.lost()) };
@@ -194,6 +201,10 @@ impl Process for AgentProcess {
 
     fn stdin_read(&self) -> Option<u64> {
         self.state.lock().stdin_read
+    }
+
+    fn lost_reason(&self) -> Option<String> {
+        self.connection.is_resident().then(|| self.connection.lost_reason()).flatten()
     }
 
     fn oom_kills(&self) -> u64 {

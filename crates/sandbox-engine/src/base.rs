@@ -360,6 +360,7 @@ impl SandboxBase {
             cwd: "/".into(),
             stdin: false,
             terminal: None,
+            label: None,
         };
         let exit = self.host.spawn(spec).await?.process.exit().await?;
         if exit.code == Some(0) {

@@ -290,6 +290,9 @@ pub struct Spawn {
     pub stdin: bool,
     /// The size of a terminal that replaces the pipes and controls the session of the program.
     pub terminal: Option<PtySize>,
+    /// The label of a command in the background, by which a host that outlives this process keeps the command for the
+    /// next one: see [`KeptCommand`](crate::commands::KeptCommand).
+    pub label: Option<String>,
 }
 
 /// A started program.

@@ -12,6 +12,9 @@ use crate::{BYTECODE, PARTS, assemble};
 /// The program in the command line.
 const BOOTSTRAP: &str = include_str!("agent/bootstrap.py");
 
+/// The program in the command line of a resident agent.
+const RELAY: &str = include_str!("agent/relay.py");
+
 /// The part that reads what the kernel says about processes, for another program that ends what it started.
 pub const PROCESSES: &str = include_str!("agent/processes.py");
 
@@ -19,7 +22,7 @@ pub const PROCESSES: &str = include_str!("agent/processes.py");
 pub const MAIN: &str = include_str!("agent/agent.py");
 
 /// Sources that the agent compiles when it first needs them, by name.
-pub const AGENT_PARTS: [(&str, &str); 17] = [
+pub const AGENT_PARTS: [(&str, &str); 18] = [
     ("pipes", include_str!("agent/pipes.py")),
     ("processes", PROCESSES),
     ("seccomp", include_str!("agent/seccomp.py")),
@@ -37,6 +40,7 @@ pub const AGENT_PARTS: [(&str, &str); 17] = [
     ("watch", include_str!("agent/watch.py")),
     ("tunnel", include_str!("agent/tunnel.py")),
     ("listeners", include_str!("agent/listeners.py")),
+    ("resident", include_str!("agent/resident.py")),
 ];
 
 /// The whole agent as one Python source.
@@ -114,13 +118,34 @@ pub fn arguments(nonce: &str, open_files: Option<OpenFiles>) -> Vec<String> {
     ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce, &open_files].map(str::to_owned).to_vec()
 }
 
+/// Returns the arguments of an interpreter that connects its standard streams to the resident agent of its sandbox. Where
+/// there is none, the interpreter takes one in as with [`arguments`], and starts it.
+#[must_use]
+pub fn relay_arguments(nonce: &str, open_files: Option<OpenFiles>) -> Vec<String> {
+    let mut all = arguments(nonce, open_files);
+    if let Some(program) = all.iter_mut().find(|argument| *argument == BOOTSTRAP) {
+        RELAY.clone_into(program);
+    }
+    all.push(resident_version());
+    all
+}
+
+/// Names the agent of this build: a resident agent takes clients of its own build alone.
+#[must_use]
+pub fn resident_version() -> String {
+    let mut hasher = DefaultHasher::new();
+    agent().hash(&mut hasher);
+    format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn sources_are_ascii_so_that_their_literals_are_python() {
-        for (name, source) in AGENT_PARTS.iter().chain(&[("agent", MAIN), ("bootstrap", BOOTSTRAP)])
+        for (name, source) in
+            AGENT_PARTS.iter().chain(&[("agent", MAIN), ("bootstrap", BOOTSTRAP), ("relay", RELAY)])
         {
             assert!(source.is_ascii(), "{name}");
             assert!(source.starts_with("\"\"\""), "{name} has no docstring");

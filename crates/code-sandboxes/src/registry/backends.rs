@@ -82,9 +82,12 @@ pub(super) static BACKENDS: [Entry; 8] = [
     Entry {
         variant: Variant::MODAL,
         description: "Sandboxes of Modal",
-        credentials: &[&["MODAL_TOKEN_ID"], &["~/.modal.toml"]],
+        credentials: &[&["MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"], &["~/.modal.toml"]],
         key_page: Some("https://modal.com/settings/tokens"),
-        feature: None,
+        feature: Some("modal"),
+        #[cfg(feature = "modal")]
+        make: Some(|| std::sync::Arc::new(backend_modal::ModalBackend::default())),
+        #[cfg(not(feature = "modal"))]
         make: None,
         made: OnceLock::new(),
     },

@@ -5,5 +5,6 @@ mod checkpoints;
 mod fd_transfer;
 mod files;
 mod processes;
+mod resident;
 mod support;
 mod tunnels;

@@ -96,6 +96,7 @@ impl TestBox {
             cwd: self.home.path().to_string_lossy().into_owned(),
             stdin: false,
             terminal: None,
+            label: None,
         }
     }
 }

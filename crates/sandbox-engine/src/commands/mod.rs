@@ -23,6 +23,7 @@ use sandbox_core::{
     Command, CommandControl, CommandEvent, CommandInfo, Error, ErrorKind, OutputStream, PtySize,
     Result, StartCommand, Stdin, format_duration, random_hex, resolve_directory, unix_now,
 };
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
@@ -55,6 +56,40 @@ pub struct Commands {
     /// In the order of their start.
     entries: Mutex<VecDeque<Arc<Entry>>>,
     leftovers: Arc<Leftovers>,
+}
+
+/// What the next process has to know of a command in the background.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeptCommand {
+    /// The id.
+    pub id: String,
+    /// The command line, for listings.
+    pub line: String,
+    /// Unix seconds.
+    pub started_at: f64,
+    /// True for a command on a terminal.
+    pub on_terminal: bool,
+}
+
+impl KeptCommand {
+    fn new(request: &StartCommand) -> Self {
+        Self {
+            id: random_hex(4),
+            line: request.command.to_string().chars().take(MAX_SHOWN).collect(),
+            started_at: unix_now(),
+            on_terminal: request.pty.is_some(),
+        }
+    }
+
+    /// Writes the label by which a host keeps the command.
+    pub fn label(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads a label. `None`: the label is of another kind.
+    pub fn from_label(label: &str) -> Option<Self> {
+        serde_json::from_str(label).ok()
+    }
 }
 
 /// One command that runs or is remembered.
@@ -103,12 +138,14 @@ impl Commands {
             env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
         }
         let is_empty = matches!(request.stdin, Stdin::Empty);
+        let kept = KeptCommand::new(&request);
         let spec = Spawn {
             argv: request.command.argv(),
             env,
             cwd: resolve_directory(directory, request.cwd.as_deref().unwrap_or(".")),
             stdin: request.interactive || !is_empty,
             terminal: request.pty,
+            label: request.background.then(|| kept.label()),
         };
         let started = Instant::now();
         let spawning = self.host.spawn(spec);
@@ -122,13 +159,25 @@ impl Commands {
                 timeout(bound, spawning).await.map_err(|_| not_in_time(bound, hint))??
             }
         };
-        Ok(self.command(spawned, started, request, guard))
+        Ok(self.command(spawned, kept, started, request, guard))
+    }
+
+    /// Takes over a background command that the host has kept from an earlier process. The guard is dropped when the command
+    /// has ended.
+    pub fn adopt(&self, kept: KeptCommand, spawned: Spawned, guard: Guard) {
+        let mut request = StartCommand::new(kept.line.as_str());
+        (request.background, request.interactive) = (true, true);
+        request.pty = kept.on_terminal.then(PtySize::default);
+        let age = Duration::try_from_secs_f64(unix_now() - kept.started_at).unwrap_or_default();
+        let started = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
+        drop(self.command(spawned, kept, started, request, guard));
     }
 
     /// Makes a command of a program that was started at that time, and may have ended.
     fn command(
         &self,
         spawned: Spawned,
+        kept: KeptCommand,
         started: Instant,
         request: StartCommand,
         guard: Guard,
@@ -143,8 +192,8 @@ impl Commands {
         };
         let watch = watch(tree.clone(), limits, Arc::clone(&end));
         let mut tasks = vec![tokio::spawn(watch).abort_handle()];
-        let (id, pid) = (random_hex(4), process.pid());
-        let line = request.command.to_string().chars().take(MAX_SHOWN).collect();
+        let KeptCommand { id, line, started_at, .. } = kept;
+        let pid = process.pid();
         let is_open =
             request.interactive || (request.pty.is_some() && matches!(request.stdin, Stdin::Empty));
         let mut input = Input::Given;
@@ -191,7 +240,7 @@ impl Commands {
         let entry = Arc::new(Entry {
             id: id.clone(),
             line,
-            started_at: unix_now(),
+            started_at,
             ended_at: OnceLock::new(),
             process,
             end,

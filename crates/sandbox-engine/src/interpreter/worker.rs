@@ -525,6 +525,7 @@ async fn is_gone(host: &dyn ProcessHost) -> bool {
         cwd: root,
         stdin: false,
         terminal: None,
+        label: None,
     };
     match timeout(HOST_PROBE_TIMEOUT, host.spawn(ask)).await {
         Ok(answer) => answer.is_err_and(|error| error.kind() == ErrorKind::Terminated),

@@ -50,18 +50,8 @@ class Become(BaseException):
 
 class Agent:
     def __init__(self):
-        self.source = fcntl(0, F_DUPFD_CLOEXEC, 10)
-        self.sink = fcntl(1, F_DUPFD_CLOEXEC, 10)
-        null = open("/dev/null", O_RDWR | O_CLOEXEC)
-        dup2(null, 0)
-        dup2(null, 1)
-        close(null)
-        for fd in (self.source, self.sink):
-            set_blocking(fd, False)
-            try:
-                fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE)
-            except OSError:
-                pass  # no pipe, or the limit is lower
+        self.source = self.sink = None  # of the client, while there is one
+        self.resident = None
         self.poll = epoll()
         self.actions = {}
         self.streams = {}
@@ -80,7 +70,56 @@ class Agent:
         self.requests = load("requests")["RequestQueue"](self)
         self.children = load("children")["Children"](self)
         self.watch_for_deaths()
-        self.watch(self.source, EPOLLIN, self.receive)
+
+    # Clients.
+
+    def enter_client(self, source, sink):
+        """Takes the streams of a client."""
+        self.source, self.sink = source, sink
+        for fd in (source, sink):
+            set_blocking(fd, False)
+            try:
+                fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE)
+            except OSError:
+                pass  # no pipe, or the limit is lower
+        self.heard = monotonic()
+        self.watch(source, EPOLLIN, self.receive)
+
+    def leave_client(self):
+        """Ends the connection of a client, if there is one, and what belongs to the client."""
+        if self.source is None:
+            return
+        self.unwatch(self.source)
+        if self.blocked:
+            self.unwatch(self.sink)
+        close(self.source)
+        close(self.sink)
+        self.source = self.sink = None
+        self.blocked = False
+        self.parked.clear()
+        for token in list(self.requests.all):
+            self.requests.cancel(token)
+        self.resident.leave()
+        for stream in list(self.streams.values()):
+            stream.dropped()
+        self.streams.clear()
+        self.small.clear()
+        self.large.clear()
+        self.batch.clear()
+        self.buffer.clear()
+        self.waiting = self.used = 0
+        self.credit = CONNECTION_WINDOW
+
+    def greet(self, nonce, epoch):
+        python = text("%d.%d.%d" % sys.version_info[:3])
+        self.say(HELLO, number(VERSION), text(nonce), python, number(self.most_files), number(epoch))
+        self.flush()
+
+    def lose_client(self):
+        """Handles the end of the connection, with which everything ends unless the agent is resident."""
+        if self.resident is None:
+            finish()
+        self.leave_client()
 
     def watch_for_deaths(self):
         near, far = pipe2(O_CLOEXEC)
@@ -99,16 +138,13 @@ class Agent:
         self.watch(near, EPOLLIN, died)
 
     def keep_open_files(self):
-        """Raises the limit of this process over that of others: without descriptors it could neither start nor report anything.
-
-        Returns the maximum for others.
-        """
+        """Raises the limit of this process over that of others: without descriptors it could neither start nor report anything."""
         soft, hard = getrlimit(RLIMIT_NOFILE)
         setrlimit(RLIMIT_NOFILE, (hard, hard))
         usual, most = OPEN_FILES
         theirs = load("worker")["lowered"](hard, usual or soft, most or hard)
         self.children.open_files = (RLIMIT_NOFILE, *theirs)
-        return theirs[1]
+        self.most_files = theirs[1]
 
     def become(self, request):
         """Leaves the agent, in a new process that becomes a worker."""
@@ -147,7 +183,7 @@ class Agent:
                 self.children.reap()
             self.requests.step()
             self.flush()
-            if monotonic() - self.heard > LEASE:
+            if self.resident is None and monotonic() - self.heard > LEASE:
                 # What arrived while this process was paused counts.
                 self.receive(EPOLLIN)
                 if monotonic() - self.heard > LEASE:
@@ -179,10 +215,14 @@ class Agent:
         # A frame in two parts, so that what is large is not copied into it.
         head = bytes((DATA,)) + number(stream) + size.to_bytes(4, "little")
         head = (len(head) + size).to_bytes(4, "little") + head
+        if self.sink is None:
+            return
         self.large.append((head, data))
         self.waiting += len(head) + size
 
     def append(self, queue, message):
+        if self.sink is None:
+            return  # there is no client that would read it
         queue.append(message)
         self.waiting += len(message)
 
@@ -215,7 +255,8 @@ class Agent:
                     self.watch(self.sink, EPOLLOUT, self.flush)
                 break
             except OSError:
-                finish()
+                self.lose_client()
+                return
             self.waiting -= count
             done = 0
             while done < len(self.batch) and count >= len(self.batch[done]):
@@ -240,7 +281,8 @@ class Agent:
         except OSError:
             piece = b""
         if not piece:
-            finish()
+            self.lose_client()
+            return
         self.heard = monotonic()
         buffer = self.buffer
         buffer += piece
@@ -341,10 +383,19 @@ def main():
     load("seccomp")["keep_login"]()
     worker["prctl"](worker["PR_SET_DUMPABLE"], 0)
     AGENT = Agent()
-    open_files = AGENT.keep_open_files()
-    python = text("%d.%d.%d" % sys.version_info[:3])
-    AGENT.say(HELLO, number(VERSION), text(NONCE), python, number(open_files))
-    AGENT.flush()
+    AGENT.keep_open_files()
+    if RESIDENT is None:
+        source, sink = fcntl(0, F_DUPFD_CLOEXEC, 10), fcntl(1, F_DUPFD_CLOEXEC, 10)
+        null = open("/dev/null", O_RDWR | O_CLOEXEC)
+        dup2(null, 0)
+        dup2(null, 1)
+        close(null)
+        AGENT.enter_client(source, sink)
+        AGENT.greet(NONCE, 0)
+    else:
+        # What a program leaves behind at its end is to come here, and not to the first process of the sandbox.
+        worker["prctl"](worker["PR_SET_CHILD_SUBREAPER"], 1)
+        AGENT.resident = load("resident")["Resident"](AGENT, *RESIDENT)
     load("driver")
     load("warmup")["warm"](REHEARSALS)
     try:

@@ -21,4 +21,4 @@ ready_made = take(1) == b"\1"
 program = take(int.from_bytes(take(4), "little"))
 program = marshal.loads(program) if ready_made else compile(program, "<sandbox importlib._bootstrap agent>", "exec")
 open_files = tuple(map(int, sys.argv[2].split(":")))
-exec(program, {"__name__": "<sandbox agent>", "NONCE": sys.argv[1], "OPEN_FILES": open_files})
+exec(program, {"__name__": "<sandbox agent>", "NONCE": sys.argv[1], "OPEN_FILES": open_files, "RESIDENT": None})

@@ -65,6 +65,10 @@ class Child:
         self.terminal = None
         self.status = None
         self.told = False
+        self.label = None  # of a command that outlives its client
+        self.context = None  # the name of a worker that outlives its client
+        self.fields = None  # the request that it was started with
+        self.parked = None  # while it has no client
         self.kills = kills_for_memory()
 
     def heard(self):
@@ -95,6 +99,9 @@ class Child:
             int(usage.ru_stime * 1e6),
             usage.ru_maxrss * 1024,
         )
+        if self.parked is not None:
+            self.parked.close()
+            return
         self.finish()
 
     def finish(self):
@@ -150,6 +157,8 @@ class Streams:
 
 
 class Children:
+    STARTED = STARTED
+
     def __init__(self, agent):
         self.agent = agent
         self.checkpoints = load("checkpoints")["Checkpoints"](self)
@@ -164,6 +173,11 @@ class Children:
         argv, env = codec["split"](fields[1]), codec["split"](fields[2])
         env = dict(zip(env[::2], env[1::2]))
         has_stdin, has_terminal, rows, columns = [as_number(field) for field in fields[4:8]]
+        label = codec["as_text"](fields[8])
+        if self.agent.resident is not None and not argv:
+            if not self.agent.resident.adopt_command(label, key):
+                self.not_started(key, NEW_PROCESS, 2)
+            return
         ours, theirs, said = [], [], []
         try:
             if has_terminal:
@@ -203,6 +217,8 @@ class Children:
                     close(fd)
             return self.not_started(key, *problem)
         child = self.add(key, pid, False)
+        if self.agent.resident is not None and label:
+            child.label = label
         if has_terminal:
             child.terminal = ours[2]
             Sink(self.agent, ours[1], key << 2 | STDIN)
@@ -224,7 +240,13 @@ class Children:
         return child
 
     def start_worker(self, fields):
-        key = as_number(fields[0])
+        """Starts a worker, or gives the client the one of that context that is there."""
+        key, context = as_number(fields[0]), codec["as_text"](fields[3])
+        resident = self.agent.resident
+        if resident is None or not context or not resident.adopt(context, key):
+            self.start_new_worker(key, fields)
+
+    def start_new_worker(self, key, fields):
         try:
             streams = self.new_streams()
         except OSError as error:
@@ -239,7 +261,25 @@ class Children:
             control, *standard = streams.theirs
             self.agent.become(WorkerRequest(fields, control, standard, self.open_files))
         streams.close_theirs()
-        self.add(key, pid, True).connect(streams)
+        child = self.add(key, pid, True)
+        if self.agent.resident is not None:
+            child.context, child.fields = codec["as_text"](fields[3]), fields
+        child.connect(streams)
+
+    def interrupt_quietly(self, pid):
+        kill_quietly(pid, SIGINT)
+
+    def kill_parked(self, child):
+        """Kills a worker that has no client, with everything that it has started."""
+        for _ in range(ROUNDS):
+            self.reap()
+            alive = self.members(child)
+            if not alive:
+                return
+            for signal in (SIGSTOP, SIGKILL):
+                for pid in alive:
+                    kill_quietly(pid, signal)
+            yield POLL_INTERVAL
 
     @staticmethod
     def new_streams():
@@ -516,7 +556,9 @@ def become_program(children, files, tell, argv, env, directory, has_terminal):
         seccomp["give_up_calls"]()
         worker["prctl"](worker["PR_SET_DUMPABLE"], 1)
         worker["prctl"](worker["PR_SET_CHILD_SUBREAPER"], 1)
-        worker["prctl"](worker["PR_SET_NO_NEW_PRIVS"], 1)
+        if children.agent.resident is None:
+            # Elsewhere the provider decides: an image may have programs such as sudo.
+            worker["prctl"](worker["PR_SET_NO_NEW_PRIVS"], 1)
         stand_back()
         stage = DIRECTORY
         chdir(directory)

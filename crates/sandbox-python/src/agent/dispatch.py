@@ -14,6 +14,8 @@ def begin(request, verb, arguments):
         return children.kill_tree(as_number(arguments[0]), request)
     if verb == "end_started":
         return children.end_started(*[as_number(field) for field in arguments], request)
+    if verb in ("contexts", "commands"):
+        return at_once(getattr(request.agent.resident, verb))
     if verb == "clock":
         return at_once(children.clock)
     if verb == "usage":

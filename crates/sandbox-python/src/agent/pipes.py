@@ -15,6 +15,8 @@ WINDOW = 1 << 20
 # Reserved for what has to come before something else, such as before the end of a process.
 RESERVE = 128 << 10
 CHUNK = 64 << 10
+HEAD = 17  # bytes of the length, the kind and the id of a request to a worker
+LATE = (4, 5)  # an interrupt and an answer of a tool: about another request
 DYING = 1.0  # how long a worker may take to die after it has closed its control stream
 
 codec = load("codec")
@@ -111,6 +113,16 @@ class Source:
             self.fd = None
             self.agent.streams.pop(self.stream, None)
             self.go_on()
+
+    def release(self):
+        """Stops reading, and returns the descriptor, which is for something else from now on."""
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            if self.watched:
+                self.watched = False
+                self.agent.unwatch(fd)
+            self.agent.streams.pop(self.stream, None)
+        return fd
 
     def credited(self, count):
         self.credit += count
@@ -273,6 +285,17 @@ class Sink:
         self.agent.streams.pop(self.stream, None)
 
 
+    def release(self):
+        """Stops writing, and returns the descriptor, which is for something else from now on. What waits is dropped."""
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            self.watched = False
+            self.agent.unwatch(fd)
+            self.queue.clear()
+            self.agent.streams.pop(self.stream, None)
+        return fd
+
+
 class PipeSink(Sink):
     """Writes into a pipe: a reader that is gone is reported at once, and not with the next write."""
 
@@ -341,11 +364,46 @@ class ControlSink(Sink):
         self.control = control
         self.heard = heard
         self.once_written = []
+        self.head = b""  # of the frame that is being fed: its length, its kind, and its id
+        self.rest = 0  # bytes of that frame that are still to come
+        self.last_request = None
         super().__init__(agent, control.fileno(), stream)
 
     def feed(self, data):
         self.heard()
+        self.follow(data)
         super().feed(data)
+
+    def follow(self, data):
+        """Notes the ids of requests, and where frames begin and end."""
+        data = memoryview(data)
+        while data:
+            if self.rest:
+                count = min(self.rest, len(data))
+                self.rest -= count
+                data = data[count:]
+                continue
+            needed = HEAD - len(self.head)
+            self.head += bytes(data[:needed])
+            data = data[needed:]
+            size = 4 + int.from_bytes(self.head[:4], "little") if len(self.head) >= 4 else HEAD
+            if len(self.head) >= min(HEAD, size):
+                if len(self.head) == HEAD and self.head[4] not in LATE:
+                    self.last_request = int.from_bytes(self.head[9:HEAD], "little", signed=True)
+                self.rest = size - len(self.head)
+                self.head = b""
+
+    def is_whole(self):
+        """Returns true when all that was fed is written, and ends with the end of a frame."""
+        return not self.queue and not self.head and not self.rest
+
+    def release(self):
+        """Stops writing, and returns the socket, which is for something else from now on."""
+        self.watched = False
+        self.agent.unwatch(self.fd)
+        self.fd = None
+        self.agent.streams.pop(self.stream, None)
+        return self.control
 
     def feed_with_input(self, data, stream):
         theirs, ours = pipe2(O_CLOEXEC)
@@ -362,6 +420,7 @@ class ControlSink(Sink):
 
     def feed_with(self, data, file):
         self.heard()
+        self.follow(data)
         self.queue.append((data, file))
         if len(self.queue) == 1:
             self.ready()

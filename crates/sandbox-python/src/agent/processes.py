@@ -1,10 +1,11 @@
 """The processes of a container and what they use, as the kernel shows them."""
 
 from posix import O_CLOEXEC, O_RDONLY
-from posix import close, getpid, listdir, open, pread, read, statvfs
+from posix import close, getpid, listdir, open, pread, read, statvfs, sysconf
 
 GROUP = "/sys/fs/cgroup/"
 COUNTER = []
+MICROSECONDS_OF_A_TICK = 10_000  # of the kernel's clock for processes, everywhere
 SHARED_MEMORY = b"/dev/shm"
 NOT_FILES = (b"/dev", b"/proc", b"/sys")  # mounts below these are no disk of a process
 
@@ -60,11 +61,30 @@ def counted(*places):
 
 def usage():
     """Returns CPU time in microseconds, bytes of memory, bytes of files in memory, and the number of processes."""
+    count = process_count()
+    if not count:
+        return usage_of_processes()
     cpu = counted(("cpu.stat", b"usage_usec")) or counted(("cpuacct/cpuacct.usage", None)) // 1000
     memory = counted(("memory.current", None), ("memory/memory.usage_in_bytes", None))
     # The kernel takes that back when it needs it.
     spare = counted(("memory.stat", b"inactive_file"), ("memory/memory.stat", b"total_inactive_file"))
-    return cpu, max(memory - spare, 0), bytes_of_files(), process_count()
+    return cpu, max(memory - spare, 0), bytes_of_files(), count
+
+
+def usage_of_processes():
+    """Adds up what the processes themselves show, where there is no control group. Shared memory counts for each."""
+    ticks = pages = count = 0
+    for name in listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = contents("/proc/%s/stat" % name).rpartition(b")")[2].split()
+            except OSError:
+                continue  # it has ended meanwhile
+            # In user mode and in the kernel, of its own and of children that it has waited for.
+            ticks += sum(map(int, fields[11:15]))
+            count += int(fields[17])
+            pages += int(fields[21])
+    return ticks * MICROSECONDS_OF_A_TICK, pages * sysconf("SC_PAGE_SIZE"), bytes_of_files(), count
 
 
 def bytes_of_files():

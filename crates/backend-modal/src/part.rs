@@ -1,0 +1,208 @@
+//! The verbs that the agent gives: code, commands, files, packages and ports of one sandbox.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use async_trait::async_trait;
+use sandbox_cloud::DeferredPart;
+use sandbox_core::{
+    ContextSpec, CreateSpec, Instance, IsolationInfo, Metrics, Result, SandboxId, TunnelInfo,
+    Variant,
+};
+use sandbox_engine::host::{ProcessHost, WorkerSpec};
+use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
+use sandbox_engine::{
+    Connection, InstanceHooks, Packages, Ports, SandboxBase, SandboxBaseSpec, Servers,
+    StandardInstance,
+};
+use tokio::runtime::Id;
+use tokio::sync::OnceCell;
+
+use crate::agent::{self, AgentHost, AgentLink};
+use crate::capabilities::capabilities;
+
+/// Connections through one exposed port of this computer at a time.
+const MAX_CONNECTIONS: usize = 16;
+
+/// Directory of packages, below the home directory.
+const PACKAGES: &str = ".packages";
+
+/// The agent of one sandbox, and what is started with it.
+#[derive(Debug)]
+pub(crate) struct AgentPart {
+    pub(crate) link: Arc<AgentLink>,
+    setup: Setup,
+    instance: OnceCell<StandardInstance<AgentHooks>>,
+}
+
+/// Settings of the verbs.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) id: SandboxId,
+    pub(crate) cwd: String,
+    pub(crate) spec: CreateSpec,
+    pub(crate) isolation: IsolationInfo,
+}
+
+/// Server, sandbox and runtime.
+type Key = (String, String, Id);
+
+/// The agents of this process. All handles for one sandbox share one.
+static PARTS: LazyLock<Mutex<HashMap<Key, Weak<AgentPart>>>> = LazyLock::new(Mutex::default);
+
+/// Returns the agent that this process has for a sandbox on that runtime, or the one that `make` makes.
+pub(crate) fn shared(
+    (server, id, runtime): (&str, &str, Id),
+    make: impl FnOnce() -> AgentPart,
+) -> Arc<AgentPart> {
+    let key = (server.to_owned(), id.to_owned(), runtime);
+    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    parts.retain(|_, part| part.strong_count() > 0);
+    if let Some(part) =
+        parts.get(&key).and_then(Weak::upgrade).filter(|part| !part.link.has_ended())
+    {
+        return part;
+    }
+    let part = Arc::new(make());
+    parts.insert(key, Arc::downgrade(&part));
+    part
+}
+
+impl AgentPart {
+    pub(crate) fn new(link: AgentLink, setup: Setup) -> Self {
+        Self { link: Arc::new(link), setup, instance: OnceCell::new() }
+    }
+
+    /// Returns the verbs, and connects to the agent where that was not done yet.
+    ///
+    /// # Errors
+    /// `Unsupported` when the image has no Python; what kept this computer from reaching the agent.
+    pub(crate) async fn instance(&self) -> Result<&StandardInstance<AgentHooks>> {
+        self.instance.get_or_try_init(|| self.open()).await
+    }
+
+    /// Returns the verbs if they were used before.
+    pub(crate) fn started(&self) -> Option<&StandardInstance<AgentHooks>> {
+        self.instance.get()
+    }
+
+    async fn open(&self) -> Result<StandardInstance<AgentHooks>> {
+        let Setup { id, cwd, spec, isolation } = &self.setup;
+        let end_reason = &self.link.end_reason(&Arc::default());
+        let connection = self.link.connection().await?;
+        let python = connection.interpreter("pip").await?;
+        let mut env = self.link.environment();
+        env.entry("HOME".to_owned()).or_insert_with(|| "/root".to_owned());
+        env.extend(spec.env.clone());
+        let secrets = spec.secrets.iter();
+        env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));
+        let site = format!("{}/{PACKAGES}", env["HOME"].trim_end_matches('/'));
+        let mut create = spec.clone();
+        // The provider ends the sandbox, or the handle does.
+        create.lifetime = None;
+        let base = SandboxBaseSpec {
+            variant: Variant::MODAL,
+            capabilities: sandbox_core::Capabilities {
+                install_python: python.has_package,
+                ..capabilities()
+            },
+            create: &create,
+            isolation: isolation.clone(),
+            env: env.clone(),
+            cwd: cwd.clone(),
+        };
+        let host = Arc::new(AgentHost { link: Arc::clone(&self.link), context: None });
+        let programs: Arc<dyn ProcessHost> = host;
+        let (link, directory) = (Arc::clone(&self.link), cwd.clone());
+        let mut base = SandboxBase::remote_with_end(Arc::clone(end_reason), programs, None, base)
+            .with_files_of(move || {
+                let (link, directory) = (Arc::clone(&link), directory.clone());
+                async move { agent::files(&link, &directory).await }
+            });
+        base.id = id.clone();
+        if python.has_package {
+            base.packages =
+                Some(Packages::inside(PathBuf::from(python.executable), site, Vec::new()));
+        }
+        let worker = WorkerSpec { env, cwd: cwd.clone() };
+        let link = Arc::clone(&self.link);
+        let host_of = move |context: &str| -> Arc<dyn ProcessHost> {
+            Arc::new(AgentHost { link: Arc::clone(&link), context: Some(context.to_owned()) })
+        };
+        let ended = Arc::clone(end_reason);
+        let contexts = Contexts::with(Variant::MODAL, "python", ended, worker, host_of);
+        for kept in connection.kept_contexts().await?.into_iter().filter(|id| id != DEFAULT_CONTEXT)
+        {
+            let mut context = ContextSpec::default();
+            context.id = Some(kept);
+            contexts.create(context)?;
+        }
+        for (kept, streams) in connection.kept_commands().await? {
+            // A command that has ended meanwhile is no command any more.
+            if let Ok(spawned) = connection.spawn(streams).await {
+                base.commands.adopt(kept, spawned, Box::new(base.expiry.in_use()));
+            }
+        }
+        let servers = AgentServers { link: Arc::clone(&self.link) };
+        let ports = Ports::new(Arc::new(servers), MAX_CONNECTIONS);
+        let kind = AgentHooks { link: Arc::clone(&self.link), ports };
+        Ok(StandardInstance { base, contexts, kind })
+    }
+}
+
+/// The agent of a sandbox, as the facets of commands, files and packages take it.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedPart(pub(crate) Arc<AgentPart>);
+
+#[async_trait]
+impl DeferredPart for SharedPart {
+    async fn part(&self) -> Result<&dyn Instance> {
+        self.0.instance().await.map(|instance| instance as &dyn Instance)
+    }
+}
+
+/// The verbs that are not the same for all agents.
+#[derive(Debug)]
+pub(crate) struct AgentHooks {
+    link: Arc<AgentLink>,
+    ports: Ports,
+}
+
+#[async_trait]
+impl InstanceHooks for AgentHooks {
+    fn system_packages_hint(names: &[String]) -> String {
+        format!(
+            "build them into the image: the provider option `build` with \"RUN apt-get update && apt-get install -y {}\"",
+            names.join(" ")
+        )
+    }
+
+    async fn expose_port(instance: &StandardInstance<Self>, port: u16) -> Result<TunnelInfo> {
+        instance.kind.ports.expose(port, instance.base.expiry.uses()).await
+    }
+
+    async fn metrics(instance: &StandardInstance<Self>) -> Result<Metrics> {
+        instance.kind.link.connection().await?.usage().metrics().await
+    }
+}
+
+/// Servers in a sandbox, through its agent.
+#[derive(Debug)]
+struct AgentServers {
+    link: Arc<AgentLink>,
+}
+
+#[async_trait]
+impl Servers for AgentServers {
+    async fn connect(&self, port: u16) -> io::Result<Box<dyn Connection>> {
+        let connection = self.link.connection().await.map_err(io::Error::other)?;
+        let connected = connection.ports().connect(port).await.map_err(io::Error::other)?;
+        Ok(Box::new(connected))
+    }
+
+    async fn closed(&self) {
+        self.link.closed().await;
+    }
+}

@@ -1,0 +1,156 @@
+//! Sandboxes as a whole: lists, tags, other processes, ports, snapshots, usage, ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_core::{ErrorKind, ListQuery, Sandbox, SandboxId};
+use serde_json::json;
+
+use crate::{Bench, call};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_have_every_page_and_the_tags_of_users() {
+    let bench = Bench::start();
+    let mut all = Vec::new();
+    for n in 0..5 {
+        let tags = bench.builder().detached(HOUR).tag("n", n.to_string()).tag("all", "yes");
+        all.push(tags.create().await.unwrap());
+    }
+    let mut query = ListQuery::default();
+    query.tags.insert("all".into(), "yes".into());
+    let page = bench.another().list(&call(), query.clone()).await.unwrap();
+    assert_eq!(page.items.len(), 5);
+    assert!(bench.service.count("SandboxListV2") > 2);
+    query.tags.insert("n".into(), "3".into());
+    let page = bench.another().list(&call(), query).await.unwrap();
+    assert_eq!(page.items.len(), 1);
+    assert_eq!(page.items[0].id, all[3].id());
+    let keys: Vec<_> = page.items[0].tags.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["all", "n"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_finds_it_and_ends_it() {
+    let bench = Bench::start();
+    let sandbox = bench.builder().detached(HOUR).name("shared").create().await.unwrap();
+    sandbox.files().write("/workspace/note", "hello").await.unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
+    drop(sandbox);
+    let backend = bench.another();
+    let found = backend.attach(&call(), &id).await.unwrap();
+    let found = Sandbox::from_instance(Arc::clone(&backend), found);
+    assert_eq!(found.files().read_text("/workspace/note").await.unwrap(), "hello");
+    assert_eq!(found.info().name.as_deref(), Some("shared"));
+    found.set_tags([("k", "v")]).await.unwrap();
+    let listed = bench.another().list(&call(), ListQuery::default()).await.unwrap().items;
+    assert_eq!(listed[0].tags.get("k").map(String::as_str), Some("v"));
+    found.terminate().await.unwrap();
+    let gone = backend.attach(&call(), &id).await.map(drop).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
+    // Ending it starts nothing in it.
+    assert!(bench.service.running().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_starts_nothing() {
+    let bench = Bench::start();
+    let sandbox = bench.builder().detached(HOUR).create().await.unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
+    drop(sandbox);
+    let before = bench.service.count("TaskExecStart");
+    bench.another().attach(&call(), &id).await.unwrap().life().kill(&call()).await.unwrap();
+    assert_eq!(bench.service.count("TaskExecStart"), before);
+    bench.assert_nothing_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_id_is_not_found() {
+    let bench = Bench::start();
+    let id: SandboxId = "modal/ta-nothingV".parse().unwrap();
+    let error = bench.backend.attach(&call(), &id).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+    assert!(error.hint().unwrap().contains("sandboxes ls -p modal"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_the_file_system_is_an_image() {
+    let bench = Bench::start();
+    let sandbox = bench.create().await;
+    sandbox.files().write("/workspace/data", "kept").await.unwrap();
+    let info = sandbox.create_snapshot("before").await.unwrap();
+    assert!(info.id.starts_with("im-"), "{info:?}");
+    let taken = sandbox.create_snapshot("before").await.unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
+    sandbox.terminate().await.unwrap();
+    let listed = bench.another().list_snapshots(&call()).await.unwrap();
+    assert_eq!(listed.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["before"]);
+    for name in ["before", &info.id] {
+        let restored = bench.builder().snapshot_name(name).create().await.unwrap();
+        assert_eq!(restored.files().read_text("/workspace/data").await.unwrap(), "kept");
+    }
+    bench.backend.delete_snapshot(&call(), "before").await.unwrap();
+    let gone = bench.builder().snapshot_name("before").create().await.map(drop).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
+    let none = bench.backend.delete_snapshot(&call(), "before").await.unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_are_tunnels_or_reached_from_here() {
+    let bench = Bench::start();
+    let sandbox = bench.builder().provider_option("ports", json!([8000])).create().await.unwrap();
+    let serve = "cd /workspace && echo served > f && exec python3 -m http.server";
+    for port in [8000, 8001] {
+        let command = sandbox.commands().run(format!("{serve} {port}")).background();
+        command.start().await.unwrap();
+    }
+    let public = sandbox.expose_port(8000).await.unwrap();
+    assert!(public.url.starts_with("https://127.0.0.1:"), "{public:?}");
+    let here = sandbox.expose_port(8001).await.unwrap();
+    assert!(here.url.starts_with("http://127.0.0.1:"), "{here:?}");
+    for url in [public.url, here.url] {
+        let address = url.rsplit("//").next().unwrap().trim_end_matches('/').to_owned();
+        let fetch = || {
+            use std::io::{Read as _, Write as _};
+            let mut stream = std::net::TcpStream::connect(&address).ok()?;
+            stream.write_all(b"GET /f HTTP/1.0\r\n\r\n").ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            answer.contains("served").then_some(())
+        };
+        let mut answered = false;
+        for _ in 0..100 {
+            if tokio::task::block_in_place(fetch).is_some() {
+                answered = true;
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(answered, "{url}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_and_cost_are_what_the_service_says() {
+    let bench = Bench::start();
+    let sandbox = bench.create().await;
+    let metrics = sandbox.metrics().await.unwrap();
+    assert!(metrics.processes > 0, "{metrics:?}");
+    let usage = sandbox.info().metadata["usage"].clone();
+    assert!(usage["cpu_core_seconds"].as_f64().unwrap() > 0.0, "{usage}");
+    assert_eq!(usage["cost"], json!("0.0001"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lifetime_ends_at_the_provider() {
+    let bench = Bench::start();
+    let sandbox = bench.builder().detached(Duration::from_secs(2)).create().await.unwrap();
+    let later = sandbox.set_lifetime(HOUR).await.unwrap_err();
+    assert_eq!(later.kind(), ErrorKind::Unsupported);
+    assert!(later.hint().unwrap().contains("at create"));
+    bench.assert_nothing_left().await;
+    let error = sandbox.run_code("1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
+}
