@@ -1,11 +1,11 @@
 # Starts a command. Reports its process on standard error, or why it did not start, and its exit on both streams.
 #
-# $1 a secret word, $2 `pipes` or `terminal`, $3 the directory, $4 and $5 the soft and hard limit of open files; then the
-# command.
+# $1 a secret word, $2 `pipes` or `terminal`, $3 the directory, $4 and $5 the soft and hard limit of open files or `-`; then
+# the command.
 word=$1 kind=$2 directory=$3
-# Runtimes do not always apply the container's limits to execs.
-ulimit -Hn "$5" 2>/dev/null
-ulimit -Sn "$4" 2>/dev/null
+# Runtimes do not always apply a container's limits to programs that are started later.
+[ "$5" = - ] || ulimit -Hn "$5" 2>/dev/null
+[ "$4" = - ] || ulimit -Sn "$4" 2>/dev/null
 shift 5
 
 cannot() {
