@@ -12,7 +12,7 @@ use sandbox_cloud::{
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
     ListQuery, MAX_DURATION, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SnapshotInfo, Tags, Variant,
+    SnapshotInfo, Tags, Variant, random_hex,
 };
 
 use crate::capabilities::{capabilities, check};
@@ -74,20 +74,32 @@ impl DaytonaBackend {
         &self,
         call: &CallContext,
         name: &str,
-    ) -> Result<Option<Arc<dyn Instance>>> {
-        let Some(key) = &call.idempotency_key else { return Ok(None) };
+        tags: &Tags,
+    ) -> Result<Existing> {
+        let Some(key) = &call.idempotency_key else { return Ok(Existing::None) };
         let api = self.factory.api("create")?;
-        let Some(found) = api.find(call, "create", name).await? else { return Ok(None) };
+        let Some(found) = api.find(call, "create", name).await? else { return Ok(Existing::None) };
         let is_it = found.labels.get(describe::KEY) == Some(&fingerprint(key));
         if !is_it || has_ended(&found) {
-            return Ok(None);
+            return Ok(Existing::None);
+        }
+        if describe::tags(&found.labels) != *tags {
+            return Ok(Existing::Other);
         }
         match self.attach_to(call, found).await {
             // It ended meanwhile.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            attached => attached.map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Existing::None),
+            attached => attached.map(Existing::Same),
         }
     }
+}
+
+/// What a create with the same key has made before.
+enum Existing {
+    None,
+    Same(Arc<dyn Instance>),
+    /// Its tags were changed since: it is another sandbox now, and keeps the name.
+    Other,
 }
 
 /// Returns what a sandbox is found by.
@@ -114,14 +126,16 @@ impl Backend for DaytonaBackend {
         };
         let target = factory.account()?.target;
         let key = call.idempotency_key.as_deref();
-        let plan = plan(&spec, &options, key, target.as_deref())?;
+        let mut plan = plan(&spec, &options, key, target.as_deref())?;
         let directory = factory.config.state_dir.clone();
         let directory = directory.or_else(|| state_directory("daytona", &process_env));
         let keys = [format!("name:{}", plan.name)];
         let locks = CreateLocks::acquire(directory.as_deref(), call, "create", keys).await?;
         let chosen = Self { factory: Arc::clone(&factory) };
-        if let Some(existing) = chosen.find_existing(call, &plan.name).await? {
-            return Ok(existing);
+        match chosen.find_existing(call, &plan.name, &spec.tags).await? {
+            Existing::Same(existing) => return Ok(existing),
+            Existing::Other if spec.name.is_none() => plan.rename(format!("sandbox-{}", random_hex(8))),
+            _ => {}
         }
         let name = plan.name.clone();
         let created = create(factory, call, plan, spec.working_dir.clone(), locks).await;
@@ -129,9 +143,9 @@ impl Backend for DaytonaBackend {
             Ok((handle, cwd)) => open(handle, &cwd, &spec),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 // Another computer may have made it in this moment.
-                match chosen.find_existing(call, &name).await? {
-                    Some(existing) => Ok(existing),
-                    None => Err(error.with_hint(format!(
+                match chosen.find_existing(call, &name, &spec.tags).await? {
+                    Existing::Same(existing) => Ok(existing),
+                    _ => Err(error.with_hint(format!(
                         "use another name, or end that one: `sandboxes rm daytona/{name}`"
                     ))),
                 }

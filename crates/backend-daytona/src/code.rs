@@ -35,7 +35,7 @@ const DEATH: Duration = Duration::from_secs(5);
 const MAX_WAITING: usize = 64 << 20;
 
 /// Bytes of a run's standard input.
-const MAX_STDIN: usize = 1 << 20;
+const MAX_STDIN: usize = 16 << 20;
 
 /// Code in the interpreter of one sandbox.
 #[derive(Debug)]
@@ -304,6 +304,11 @@ impl Drop for Reader {
     }
 }
 
+/// Waits until the reader of a run is gone.
+async fn is_cancelled(cancelled: &mut watch::Receiver<bool>) {
+    let _ = cancelled.wait_for(|cancelled| *cancelled).await;
+}
+
 /// A run in progress.
 struct Run {
     interpreter: Arc<Interpreter>,
@@ -334,7 +339,8 @@ impl Run {
             context_id: self.context.id.clone(),
             restarted: self.was_lost,
         });
-        let outcome = self.outcome(&mut pieces).await;
+        let mut outcome = self.outcome(&mut pieces).await;
+        self.interpreter.handle.map_outcome(&mut outcome).await;
         self.context.set_running(false);
         self.send(EventKind::Finished(outcome));
     }
@@ -358,7 +364,7 @@ impl Run {
                     why = Some(FailureKind::Timeout);
                     self.interrupt(grace.as_mut()).await;
                 }
-                _ = cancelled.wait_for(|cancelled| *cancelled), if !is_ending => {
+                () = is_cancelled(&mut cancelled), if !is_ending => {
                     why = Some(FailureKind::Cancelled);
                     self.interrupt(grace.as_mut()).await;
                 }
@@ -409,7 +415,7 @@ impl Run {
                         permit.forget();
                     }
                 }
-                _ = cancelled.wait_for(|cancelled| *cancelled) => return true,
+                () = is_cancelled(&mut cancelled) => return true,
             }
             self.send(EventKind::Output { stream, data });
         }

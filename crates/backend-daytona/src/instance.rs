@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_cloud::{Connections, check_lifetime};
+use sandbox_cloud::{Connections, Remote as _, check_lifetime};
 use sandbox_core::{
     CallContext, Capabilities, CodeOps, CommandOps, CreateSpec, Effect, Error, ErrorKind, FileOps,
     Instance, Life, LogStream, MAX_DURATION, Metrics, PackageOps, PortOps, Result, SandboxId,
@@ -224,9 +224,9 @@ impl Life for DaytonaInstance {
             return Ok(());
         }
         self.handle.expire_in("set_lifetime", lifetime, Connections::Shared).await?;
-        if let Some(left) = remote::info(&self.handle).remaining_time() {
-            self.handle.end_in(Duration::try_from_secs_f64(left).unwrap_or(MAX_DURATION));
-        }
+        let left = self.handle.expires_at().map(|end| end - sandbox_core::unix_now());
+        let left = left.and_then(|left| Duration::try_from_secs_f64(left).ok());
+        self.handle.end_in(left.unwrap_or(lifetime));
         Ok(())
     }
 

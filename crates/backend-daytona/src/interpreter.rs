@@ -26,6 +26,10 @@ use crate::wire::InterpreterMessage;
 /// Prepares an interpreter.
 const PREPARE: &str = include_str!("scripts/prepare.py");
 
+/// Attempts to prepare an interpreter whose process was just ended, and the pause between them.
+const MAX_STARTS: u32 = 10;
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
+
 /// Time to prepare an interpreter.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -266,7 +270,7 @@ impl Interpreter {
         let receiver = background(async move {
             let (mut sender, receiver) = toolbox.interpreter(&call).await?.split();
             sender.text(text).await?;
-            Ok((sender, receiver))
+            Ok::<_, Error>((sender, receiver))
         });
         let (sender, receiver) = receiver.await??;
         Ok(Pieces {
@@ -294,22 +298,30 @@ impl Interpreter {
         let settings = json!({"word": word, "cwd": cwd, "env": context.env, "packages": self.packages});
         let settings = Value::String(settings.to_string());
         let code =
-            format!("{PREPARE}\n__sandbox_prepare__({settings})\ndel __sandbox_prepare__\n__doc__ = None\n");
-        let mut pieces = self.send(call, context, &word, code, Some(PREPARE_TIMEOUT)).await?;
+            format!("{PREPARE}\n__sandbox_prepare__(globals(), {settings})\ndel __sandbox_prepare__\n__doc__ = None\n");
         let failed = |why: String| {
             let message = format!("the interpreter cannot be used: {why}");
             Error::new(ErrorKind::Unavailable, "start_interpreter", message)
         };
-        let mut printed = String::new();
-        let end = tokio::time::timeout(PREPARE_TIMEOUT, async {
-            loop {
-                match pieces.next().await {
-                    Piece::Text(_, text) => printed.push_str(&String::from_utf8_lossy(&text)),
-                    Piece::End(end) => return end,
+        let mut attempt = 0;
+        let end = loop {
+            attempt += 1;
+            let mut pieces =
+                self.send(call, context, &word, code.clone(), Some(PREPARE_TIMEOUT)).await?;
+            let end = tokio::time::timeout(PREPARE_TIMEOUT, async {
+                loop {
+                    if let Piece::End(end) = pieces.next().await {
+                        return end;
+                    }
                 }
+            });
+            let end = end.await.map_err(|_| failed("it was not ready in time".to_owned()))?;
+            // The toolbox takes a moment to see that the process before has ended.
+            if !matches!(end, End::Died) || attempt == MAX_STARTS {
+                break end;
             }
-        });
-        let end = end.await.map_err(|_| failed("it was not ready in time".to_owned()))?;
+            tokio::time::sleep(RESTART_PAUSE).await;
+        };
         match end {
             End::Told(Told { pid: Some(pid), .. }) => {
                 context.state().pid = Some(pid);
@@ -320,7 +332,7 @@ impl Interpreter {
                 Err(Error::unsupported("run_code", message)
                     .with_hint("use an image with Python 3.9 or later, or commands alone"))
             }
-            other => Err(failed(format!("{other:?} {printed}"))),
+            other => Err(failed(format!("{other:?}"))),
         }
     }
 

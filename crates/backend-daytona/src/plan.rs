@@ -32,7 +32,15 @@ pub(crate) struct Plan {
     pub(crate) has_build: bool,
 }
 
-/// Returns whole minutes, at least one, rounded up.
+impl Plan {
+    /// Gives the sandbox another name.
+    pub(crate) fn rename(&mut self, name: String) {
+        self.body["name"] = json!(name);
+        self.name = name;
+    }
+}
+
+/// Returns whole minutes, rounded up.
 pub(crate) fn minutes(time: Duration) -> u64 {
     time.as_secs_f64().div_euclid(60.0) as u64 + u64::from(time.as_secs_f64() % 60.0 > 0.0)
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sandbox_cloud::auth::KeyAuth;
 use sandbox_cloud::http::websocket::{SocketRequest, WebSocket};
 use sandbox_cloud::http::{Client, Part, Request, Url, join};
-use sandbox_core::{ByteStream, CallContext, PtySize, Result};
+use sandbox_core::{ByteStream, CallContext, Error, ErrorKind, PtySize, Result, Retry};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -23,6 +23,17 @@ const MAX_ANSWER: usize = 100 << 20;
 
 /// The subprotocol by which a terminal reports its exit as a message.
 const PTY_EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
+
+/// Returns the error of a request that no sandbox can refuse as not found: the sandbox itself is not there.
+fn of_sandbox(error: Error) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    let message = format!("the sandbox does not answer: {}", error.message());
+    Error::new(ErrorKind::Unavailable, error.operation(), message)
+        .with_retry(Retry::Never)
+        .with_effect(error.effect())
+}
 
 /// The toolbox of one sandbox.
 #[derive(Clone, Debug)]
@@ -61,7 +72,8 @@ impl Toolbox {
     /// `GET /work-dir`
     pub(crate) async fn work_dir(&self, call: &CallContext) -> Result<String> {
         let request = Request::get("create", self.url(&["work-dir"]));
-        self.client.json::<Directory>(call, &request).await.map(|found| found.dir)
+        let found = self.client.json::<Directory>(call, &request).await;
+        found.map(|found| found.dir).map_err(of_sandbox)
     }
 
     /// `POST /process/execute`
@@ -71,14 +83,15 @@ impl Toolbox {
             .json(&body)
             .timeout(Duration::from_secs(SCRIPT_TIMEOUT + 30))
             .max_response(MAX_ANSWER);
-        self.client.json(&CallContext::new(), &request).await
+        self.client.json(&CallContext::new(), &request).await.map_err(of_sandbox)
     }
 
     /// `POST /process/session`
     pub(crate) async fn create_session(&self, id: &str) -> Result<()> {
         let url = self.url(&["process", "session"]);
         let request = Request::post("start_command", url).json(&json!({"sessionId": id}));
-        self.client.send(&CallContext::new(), &request).await.map(drop)
+        let sent = self.client.send(&CallContext::new(), &request).await;
+        sent.map(drop).map_err(of_sandbox)
     }
 
     /// `POST /process/session/{session}/exec`, which answers at once.
@@ -117,7 +130,7 @@ impl Toolbox {
             .query("cols", &size.columns.to_string())
             .query("rows", &size.rows.to_string())
             .protocol(PTY_EXIT_CONTROL);
-        self.client.websocket(&CallContext::new(), &request).await
+        self.client.websocket(&CallContext::new(), &request).await.map_err(of_sandbox)
     }
 
     /// `POST /process/pty/{id}/resize`
@@ -181,7 +194,8 @@ impl Toolbox {
     /// `GET /process/interpreter/execute`, a WebSocket for one run.
     pub(crate) async fn interpreter(&self, call: &CallContext) -> Result<WebSocket> {
         let url = self.url(&["process", "interpreter", "execute"]);
-        self.client.websocket(call, &SocketRequest::new("run_code", url)).await
+        let opened = self.client.websocket(call, &SocketRequest::new("run_code", url)).await;
+        opened.map_err(of_sandbox)
     }
 
     /// `POST /process/interpreter/context`

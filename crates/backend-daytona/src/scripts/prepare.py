@@ -6,7 +6,8 @@ the output of child processes. Runs once in each interpreter, whose globals are 
 """
 
 
-def __sandbox_prepare__(settings):
+def __sandbox_prepare__(space, settings):
+    import __future__
     import ast
     import base64
     import builtins
@@ -18,9 +19,11 @@ def __sandbox_prepare__(settings):
     import linecache
     import os
     import select
+    import shutil
     import signal
     import struct
     import sys
+    import tempfile
     import termios
     import threading
     import time
@@ -167,33 +170,92 @@ def __sandbox_prepare__(settings):
             value = loop().run_until_complete(value)
         return value
 
-    def cell(source, name, space):
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST)
-        last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr):
-            last = ast.Expression(tree.body.pop().value)
-        if tree.body:
-            evaluate(compile(tree, name, "exec", flags), space)
-        if last is None:
-            return None
-        return evaluate(compile(last, name, "eval", flags), space)
+    known = 0
+    for feature in __future__.all_feature_names:
+        known |= getattr(__future__, feature).compiler_flag
+    future = 0
 
-    def script(request, name):
+    def cell(source, name, space):
+        nonlocal future
+        if "asyncio" in source:
+            loop()
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | future
+        tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        # All in one piece, so that tasks begin in the loop that awaits them.
+        value = "__sandbox_value__"
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
+            last = tree.body[-1]
+            target = ast.copy_location(ast.Name(value, ast.Store()), last)
+            tree.body[-1] = ast.copy_location(ast.Assign([target], last.value), last)
+            ast.fix_missing_locations(tree)
+        code = compile(tree, name, "exec", flags, dont_inherit=True)
+        future |= code.co_flags & known
+        try:
+            evaluate(code, space)
+        finally:
+            shown = space.pop(value, None)
+        return shown
+
+    def script(request, path):
         module = types.ModuleType("__main__")
-        module.__file__ = name
+        module.__file__ = path
         module.__builtins__ = builtins
         before = sys.modules.get("__main__")
-        argv, path = sys.argv, list(sys.path)
-        sys.argv = [name] + request["argv"]
-        sys.path.insert(0, os.path.dirname(os.path.abspath(name)) if request["name"] else "")
+        argv, where = sys.argv, list(sys.path)
+        sys.argv = [path] + request["argv"]
+        sys.path.insert(0, os.path.dirname(path) if request["name"] else "")
         sys.modules["__main__"] = module
         try:
-            exec(compile(request["code"], name, "exec"), module.__dict__)
+            exec(compile(request["code"], path, "exec", dont_inherit=True), module.__dict__)
         finally:
-            sys.argv, sys.path[:] = argv, path
+            sys.argv, sys.path[:] = argv, where
             if before is not None:
                 sys.modules["__main__"] = before
+
+    class File:
+        """The file that a script is while it runs: one that is there, or one of its own."""
+
+        def __init__(self, request):
+            self.request = request
+            self.directory = None
+
+        def __enter__(self):
+            name = self.request["name"]
+            if not name:
+                return "<stdin>"
+            if os.path.isfile(name):
+                return os.path.abspath(name)
+            self.directory = tempfile.mkdtemp()
+            path = os.path.join(self.directory, os.path.basename(name))
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(self.request["code"])
+            return path
+
+        def __exit__(self, *_):
+            if self.directory:
+                shutil.rmtree(self.directory, ignore_errors=True)
+
+    class Main(types.ModuleType):
+        """`__main__` as code imports it: the variables of the context."""
+
+        @property
+        def __dict__(self):
+            return variables
+
+        def __getattr__(self, name):
+            try:
+                return variables[name]
+            except KeyError:
+                raise AttributeError(f"module '__main__' has no attribute {name!r}") from None
+
+        def __setattr__(self, name, value):
+            variables[name] = value
+
+        def __delattr__(self, name):
+            del variables[name]
+
+        def __dir__(self):
+            return list(variables)
 
     def explain(error, name):
         """The exception with the frames of code alone."""
@@ -239,6 +301,8 @@ def __sandbox_prepare__(settings):
                 except OSError as error:
                     raise LookupError("directory", str(error)) from None
             os.environ.update(self.env)
+            if "TZ" in self.env:
+                time.tzset()
 
         def __exit__(self, *_):
             for name, value in self.before.items():
@@ -246,6 +310,8 @@ def __sandbox_prepare__(settings):
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+            if "TZ" in self.env:
+                time.tzset()
             if self.directory:
                 try:
                     os.chdir(self.directory)
@@ -263,6 +329,7 @@ def __sandbox_prepare__(settings):
         given = base64.b64decode(request.get("stdin") or "")
         sys.stdin = io.TextIOWrapper(io.BytesIO(given), encoding="utf-8", errors="replace")
         name = request.get("name") or "<stdin>"
+        sys.modules["__main__"] = main
         try:
             kind = request["kind"]
             if kind == "get":
@@ -274,9 +341,10 @@ def __sandbox_prepare__(settings):
                 space.update(values)
             elif kind == "script":
                 count += 1
-                remember(name, request["code"])
-                with Environment(request):
-                    script(request, name)
+                with Environment(request), File(request) as path:
+                    name = path
+                    remember(name, request["code"])
+                    script(request, path)
             else:
                 count += 1
                 name = f"<cell-{count}>"
@@ -338,6 +406,8 @@ def __sandbox_prepare__(settings):
         os.close(nothing)
         sys.stdin = requests
         builtins.__sandbox_run__ = run
+        variables = space
+        main = Main("__main__")
         os.environ.update(settings["env"])
         if settings["packages"] not in sys.path:
             sys.path.append(settings["packages"])

@@ -79,9 +79,9 @@ async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
     let limits = shell.open_files().map(|(soft, hard)| (soft.to_string(), hard.to_string()));
     let (soft, hard) = limits.unwrap_or_else(|| ("-".to_owned(), "-".to_owned()));
-    let mut argv: Vec<String> = [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &soft, &hard]
-        .map(str::to_owned)
-        .into();
+    let (first, second) = word.split_at(word.len() / 2);
+    let words = [SHELL, "-c", COMMAND, "sh", first, second, kind, &spec.cwd, &soft, &hard];
+    let mut argv: Vec<String> = words.map(str::to_owned).into();
     argv.extend(spec.argv.iter().cloned());
     let env = spec.env.clone().into_iter().collect();
     let on_terminal = spec.terminal.is_some();
