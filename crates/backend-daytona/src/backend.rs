@@ -1,7 +1,6 @@
 //! The backend: create, attach, list, environments, health, snapshots.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_cloud::auth::process_env;
@@ -11,7 +10,7 @@ use sandbox_cloud::{
 };
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
-    ListQuery, MAX_DURATION, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
     SnapshotInfo, Tags, Variant, random_hex,
 };
 
@@ -57,7 +56,7 @@ impl DaytonaBackend {
         let remote = RemoteSandbox::new(Arc::clone(&self.factory), found);
         let handle = Arc::new(RemoteLifetime::new(remote, false));
         if let Some(left) = remote::info(&handle).remaining_time() {
-            handle.end_in(Duration::try_from_secs_f64(left).unwrap_or(MAX_DURATION));
+            handle.end_in(left);
         }
         let cwd = match handle.is_paused() {
             // Its toolbox does not answer.
