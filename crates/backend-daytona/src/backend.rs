@@ -10,8 +10,8 @@ use sandbox_cloud::{
 };
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
-    ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SnapshotInfo, Tags, Variant, random_hex,
+    ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Tags,
+    Variant, random_hex,
 };
 
 use crate::capabilities::{capabilities, check};
@@ -69,12 +69,7 @@ impl DaytonaBackend {
     }
 
     /// Finds the sandbox that a create with the same key has made before.
-    async fn find_existing(
-        &self,
-        call: &CallContext,
-        name: &str,
-        tags: &Tags,
-    ) -> Result<Existing> {
+    async fn find_existing(&self, call: &CallContext, name: &str, tags: &Tags) -> Result<Existing> {
         let Some(key) = &call.idempotency_key else { return Ok(Existing::None) };
         let api = self.factory.api("create")?;
         let Some(found) = api.find(call, "create", name).await? else { return Ok(Existing::None) };
@@ -133,7 +128,9 @@ impl Backend for DaytonaBackend {
         let chosen = Self { factory: Arc::clone(&factory) };
         match chosen.find_existing(call, &plan.name, &spec.tags).await? {
             Existing::Same(existing) => return Ok(existing),
-            Existing::Other if spec.name.is_none() => plan.rename(format!("sandbox-{}", random_hex(8))),
+            Existing::Other if spec.name.is_none() => {
+                plan.rename(format!("sandbox-{}", random_hex(8)))
+            }
             _ => {}
         }
         let name = plan.name.clone();

@@ -219,7 +219,12 @@ impl CodeOps for Code {
         let mut all: Vec<_> = own.collect();
         // Those of other processes, by the ids of the toolbox.
         all.extend(native.into_iter().filter(|found| !known.contains(&found.id)).map(|found| {
-            Context { id: found.id, language: "python".into(), cwd: found.cwd, ..Context::default() }
+            Context {
+                id: found.id,
+                language: "python".into(),
+                cwd: found.cwd,
+                ..Context::default()
+            }
         }));
         all.sort_by_key(|context| (context.id != DEFAULT_CONTEXT, context.id.clone()));
         Ok(all)
@@ -252,8 +257,7 @@ impl CodeOps for Code {
     ) -> Result<Value> {
         let operation = "get_variable";
         let context = self.existing(operation, context)?;
-        let told =
-            self.interpreter.ask(operation, call, &context, CodeRequest::get(name)).await?;
+        let told = self.interpreter.ask(operation, call, &context, CodeRequest::get(name)).await?;
         let json = told.value.unwrap_or_default();
         serde_json::from_str(&json).map_err(|error| {
             let message = format!("{name:?} has no JSON form that is understood");
@@ -403,7 +407,8 @@ impl Run {
     /// Passes output on. Returns false when the run has put out more than it may.
     async fn pass_on(&self, stream: OutputStream, mut data: Bytes, printed: &mut u64) -> bool {
         let size = data.len() as u64;
-        let allowed = self.output_limit.map_or(size, |limit| size.min(limit.saturating_sub(*printed)));
+        let allowed =
+            self.output_limit.map_or(size, |limit| size.min(limit.saturating_sub(*printed)));
         *printed += size;
         data.truncate(usize::try_from(allowed).unwrap_or(usize::MAX));
         if !data.is_empty() {

@@ -98,7 +98,9 @@ impl DaytonaConfig {
                     options.volumes = volumes.ok_or_else(|| unknown(key))?.clone();
                 }
                 ("start_timeout", None) => config.start_timeout = Some(time("start_timeout")?),
-                ("request_timeout", None) => config.request_timeout = Some(time("request_timeout")?),
+                ("request_timeout", None) => {
+                    config.request_timeout = Some(time("request_timeout")?)
+                }
                 _ => return Err(unknown(key)),
             }
         }

@@ -147,7 +147,8 @@ pub(crate) async fn until_started(
             _ => {}
         }
         if started.elapsed() > timeout || !within_deadline(call, interval) {
-            let message = format!("the sandbox was not usable after {seconds:.0} s: it is {state:?}");
+            let message =
+                format!("the sandbox was not usable after {seconds:.0} s: it is {state:?}");
             return Err(Error::new(ErrorKind::Timeout, "create", message).with_hint(
                 "try again, or wait longer: the provider option `start_timeout`, in seconds",
             ));
@@ -229,7 +230,8 @@ async fn prepare(call: &CallContext, handle: &Handle, wanted: Option<&str>) -> R
     if wanted.is_some() {
         let made = handle.programs.run("mkdir -p -- \"$1\"", &[&cwd]).await?;
         if made.status != 0 {
-            let message = format!("cannot be made in the sandbox, got {cwd:?}: {}", made.last_error());
+            let message =
+                format!("cannot be made in the sandbox, got {cwd:?}: {}", made.last_error());
             return Err(Error::invalid("working_dir", message));
         }
     }

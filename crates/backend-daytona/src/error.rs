@@ -34,7 +34,11 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
             Some("create"),
             "look whether the snapshot and the region exist: `sandboxes environments -p daytona`, DAYTONA_TARGET",
         ),
-        (ErrorKind::Unavailable, Some("create"), "no machine is free for now; try again later, or in another region"),
+        (
+            ErrorKind::Unavailable,
+            Some("create"),
+            "no machine is free for now; try again later, or in another region",
+        ),
     ],
     unreachable_hint: "look whether this computer has a network, and which address DAYTONA_API_URL names",
     timeout_hint: "look whether the service is up, and try again; the provider option `request_timeout`, in seconds, sets the \
@@ -77,9 +81,14 @@ mod tests {
     #[test]
     fn what_users_can_do_is_in_the_hints() {
         assert!(parse("list", 401, "").hint().unwrap().contains("DAYTONA_API_KEY"));
-        let quota = parse("create", 403, r#"{"statusCode": 403, "message": "Total CPU quota exceeded"}"#);
+        let quota =
+            parse("create", 403, r#"{"statusCode": 403, "message": "Total CPU quota exceeded"}"#);
         assert!(quota.hint().unwrap().contains("quota"), "{quota:?}");
-        let coded = parse("create", 400, r#"{"statusCode": 400, "message": "no", "code": "QUOTA_EXCEEDED"}"#);
+        let coded = parse(
+            "create",
+            400,
+            r#"{"statusCode": 400, "message": "no", "code": "QUOTA_EXCEEDED"}"#,
+        );
         assert_eq!(coded.kind(), ErrorKind::QuotaExceeded);
     }
 

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
-use sandbox_core::{
-    ByteRange, ByteStream, FileInfo, FindFiles, FoundFile, Result, WriteOptions,
-};
+use sandbox_core::{ByteRange, ByteStream, FileInfo, FindFiles, FoundFile, Result, WriteOptions};
 use sandbox_engine::background_runtime::background;
 use sandbox_engine::host::{FileSystem, Links, WatchStream};
 use sandbox_engine::shell::{ShellFiles, ShellHost};
@@ -130,9 +128,13 @@ mod tests {
 
     #[tokio::test]
     async fn ranges_are_cut_wherever_chunks_end() {
-        for (offset, length, expected) in
-            [(0, None, "abcdef"), (2, Some(3), "cde"), (5, Some(9), "f"), (9, None, ""), (1, Some(0), "")]
-        {
+        for (offset, length, expected) in [
+            (0, None, "abcdef"),
+            (2, Some(3), "cde"),
+            (5, Some(9), "f"),
+            (9, None, ""),
+            (1, Some(0), ""),
+        ] {
             let chunks = ["ab", "", "cde", "f"].map(|text| Ok(Bytes::from_static(text.as_bytes())));
             let content: ByteStream = Box::pin(stream::iter(chunks));
             let found: Vec<Bytes> =

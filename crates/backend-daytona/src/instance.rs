@@ -56,11 +56,7 @@ struct DaytonaInstance {
 ///
 /// # Errors
 /// `Protocol` for an id that is none.
-pub(crate) fn open(
-    handle: Arc<Handle>,
-    cwd: &str,
-    spec: &CreateSpec,
-) -> Result<Arc<dyn Instance>> {
+pub(crate) fn open(handle: Arc<Handle>, cwd: &str, spec: &CreateSpec) -> Result<Arc<dyn Instance>> {
     let packages = format!("{}/.packages", cwd.trim_end_matches('/'));
     let interpreter = Interpreter {
         handle: Arc::clone(&handle),
@@ -326,7 +322,8 @@ impl SnapshotOps for DaytonaInstance {
             match all.into_iter().find(|snapshot| snapshot.name == name) {
                 Some(found) if found.state.as_deref() == Some("error") => {
                     let why = found.error_reason.unwrap_or_default();
-                    let message = format!("the service could not take the snapshot {name:?}: {why}");
+                    let message =
+                        format!("the service could not take the snapshot {name:?}: {why}");
                     return Err(Error::new(ErrorKind::Unavailable, operation, message));
                 }
                 Some(found) if found.state.as_deref().is_none_or(|state| state == "active") => {

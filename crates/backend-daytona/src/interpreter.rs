@@ -188,7 +188,8 @@ pub(crate) struct CodeRequest {
 impl CodeRequest {
     /// Makes the request for a run. `cwd` is absolute.
     pub(crate) fn run(request: &RunCode, cwd: Option<String>, stdin: &[u8]) -> Self {
-        let mut body = json!({"code": request.code, "kind": "cell", "stdin": STANDARD.encode(stdin)});
+        let mut body =
+            json!({"code": request.code, "kind": "cell", "stdin": STANDARD.encode(stdin)});
         if let CodeMode::Script { filename, argv } = &request.mode {
             body["kind"] = json!("script");
             body["name"] = json!(filename);
@@ -295,10 +296,12 @@ impl Interpreter {
             self.make(context, &cwd).await?;
         }
         let word = random_hex(16);
-        let settings = json!({"word": word, "cwd": cwd, "env": context.env, "packages": self.packages});
+        let settings =
+            json!({"word": word, "cwd": cwd, "env": context.env, "packages": self.packages});
         let settings = Value::String(settings.to_string());
-        let code =
-            format!("{PREPARE}\n__sandbox_prepare__(globals(), {settings})\ndel __sandbox_prepare__\n__doc__ = None\n");
+        let code = format!(
+            "{PREPARE}\n__sandbox_prepare__(globals(), {settings})\ndel __sandbox_prepare__\n__doc__ = None\n"
+        );
         let failed = |why: String| {
             let message = format!("the interpreter cannot be used: {why}");
             Error::new(ErrorKind::Unavailable, "start_interpreter", message)
@@ -347,7 +350,8 @@ impl Interpreter {
         }
         let made = self.programs().run("mkdir -p -- \"$1\"", &[cwd]).await?;
         if made.status != 0 {
-            let message = format!("cannot be made in the sandbox, got {cwd:?}: {}", made.last_error());
+            let message =
+                format!("cannot be made in the sandbox, got {cwd:?}: {}", made.last_error());
             return Err(Error::invalid("cwd", message));
         }
         let cwd = cwd.to_owned();
@@ -435,7 +439,9 @@ impl Pieces {
             match self.receiver.next().await {
                 Some(SocketMessage::Text(text)) => self.take(&text),
                 Some(SocketMessage::Binary(data)) => self.take(&String::from_utf8_lossy(&data)),
-                Some(SocketMessage::Closed { code, reason }) => return Piece::End(self.end(code, reason)),
+                Some(SocketMessage::Closed { code, reason }) => {
+                    return Piece::End(self.end(code, reason));
+                }
                 None => return Piece::End(End::Lost("the connection is closed".to_owned())),
             }
         }
@@ -514,9 +520,11 @@ mod tests {
 
     #[test]
     fn failures_have_their_kinds() {
-        let told: Told = serde_json::from_str(r#"{"failed": ["not_found", "variable 'x' not found"]}"#).unwrap();
+        let told: Told =
+            serde_json::from_str(r#"{"failed": ["not_found", "variable 'x' not found"]}"#).unwrap();
         assert_eq!(told.failure("get_variable").unwrap().kind(), ErrorKind::NotFound);
-        let told: Told = serde_json::from_str(r#"{"error": ["A", "b", "c\n"], "count": 3}"#).unwrap();
+        let told: Told =
+            serde_json::from_str(r#"{"error": ["A", "b", "c\n"], "count": 3}"#).unwrap();
         assert_eq!((told.error().unwrap().name.as_str(), told.count), ("A", 3));
         assert!(told.failure("run_code").is_none());
     }

@@ -137,7 +137,10 @@ fn image(spec: &CreateSpec, options: &CreateOptions) -> Result<Option<String>> {
 }
 
 fn two_origins(what: &str) -> Error {
-    Error::invalid("image", format!("cannot be chosen twice: {what} both say what a sandbox starts from"))
+    Error::invalid(
+        "image",
+        format!("cannot be chosen twice: {what} both say what a sandbox starts from"),
+    )
 }
 
 fn resources(spec: &CreateSpec, has_build: bool) -> Result<Vec<(&'static str, Value)>> {
@@ -169,11 +172,14 @@ fn resources(spec: &CreateSpec, has_build: bool) -> Result<Vec<(&'static str, Va
         }
     }
     if let (Some((field, _)), false) = (found.first(), has_build) {
-        let message = format!("`{field}` can be chosen for an image only: a snapshot has its own size");
+        let message =
+            format!("`{field}` can be chosen for an image only: a snapshot has its own size");
         return Err(Error::unsupported("create", message)
             .with_context("field", (*field).to_owned())
-            .with_hint("name an image too (`--image`; in Rust: .image(..)), or a snapshot of that size \
-                        (`sandboxes environments -p daytona`)"));
+            .with_hint(
+                "name an image too (`--image`; in Rust: .image(..)), or a snapshot of that size \
+                        (`sandboxes environments -p daytona`)",
+            ));
     }
     Ok(found)
 }
@@ -195,7 +201,9 @@ fn network(spec: &CreateSpec) -> Result<Vec<(&'static str, Value)>> {
         return refuse("daytona has no list of hosts to deny".to_owned());
     }
     if let Some(host) = policy.allow.iter().find(|host| host.port().is_some()) {
-        return refuse(format!("daytona allows all ports of a host or none, and `{host}` names one"));
+        return refuse(format!(
+            "daytona allows all ports of a host or none, and `{host}` names one"
+        ));
     }
     let listed = |of_addresses: bool| {
         let hosts = policy.allow.iter().filter(|host| host.is_address() == of_addresses);

@@ -216,7 +216,11 @@ async fn feed_terminal(mut into: SocketSender, mut from: DuplexStream) {
 
 async fn until_connected(receiver: &mut SocketReceiver) -> Result<()> {
     let failed = |why: String| {
-        Error::new(ErrorKind::Unavailable, "start_command", format!("no terminal could be opened: {why}"))
+        Error::new(
+            ErrorKind::Unavailable,
+            "start_command",
+            format!("no terminal could be opened: {why}"),
+        )
     };
     loop {
         match receiver.next().await {
@@ -244,17 +248,15 @@ fn terminal_output(mut receiver: SocketReceiver) -> ProgramOutput {
         while let Some(message) = receiver.next().await {
             let data = match message {
                 SocketMessage::Binary(data) => data,
-                SocketMessage::Text(text) => {
-                    match serde_json::from_str::<PtyControl>(&text) {
-                        Ok(control) if control.kind == "control" => {
-                            if control.status == "exited" {
-                                break;
-                            }
-                            continue;
+                SocketMessage::Text(text) => match serde_json::from_str::<PtyControl>(&text) {
+                    Ok(control) if control.kind == "control" => {
+                        if control.status == "exited" {
+                            break;
                         }
-                        _ => Bytes::from(text),
+                        continue;
                     }
-                }
+                    _ => Bytes::from(text),
+                },
                 SocketMessage::Closed { .. } => break,
             };
             let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
@@ -325,10 +327,8 @@ impl ShellHost for Programs {
         let staged = Staged { programs: self, file: Some(file.clone()) };
         let sent = {
             let file = file.clone();
-            background(async move {
-                toolbox.upload("write_file", &file, Box::pin(content)).await
-            })
-            .await?
+            background(async move { toolbox.upload("write_file", &file, Box::pin(content)).await })
+                .await?
         };
         let (size, failed) = counted.lock().map(|counted| counted.clone()).unwrap_or_default();
         if let Some((kind, message)) = failed {

@@ -67,7 +67,9 @@ fn exports(env: &[(String, String)]) -> Result<String> {
     if let Some((name, _)) = env.iter().find(|(name, _)| !is_name(name)) {
         return Err(Error::invalid(
             "env",
-            format!("has the name {name:?}; commands of daytona have names of letters, digits and `_`"),
+            format!(
+                "has the name {name:?}; commands of daytona have names of letters, digits and `_`"
+            ),
         ));
     }
     let set = |(name, value): &(String, String)| format!("export {name}={}; ", quote(value));
@@ -143,7 +145,8 @@ mod tests {
     #[test]
     fn programs_of_sessions_have_exact_streams() {
         let env = vec![("A_B".to_owned(), "it's $HOME".to_owned())];
-        let argv = ["/bin/sh", "-c", r#"printf 'o\0\1\1\1'; printf "$A_B" >&2; cat"#].map(str::to_owned);
+        let argv =
+            ["/bin/sh", "-c", r#"printf 'o\0\1\1\1'; printf "$A_B" >&2; cat"#].map(str::to_owned);
         let command = program(&env, true, &argv).unwrap();
         let (out, err) = shell(&command, &format!("{}\n.\nmore\n", STANDARD.encode(b"in\0\xff")));
         assert_eq!(decoded(&out), b"o\0\x01\x01\x01in\0\xff");

@@ -141,11 +141,7 @@ impl Toolbox {
     }
 
     /// `GET /files/download`
-    pub(crate) async fn download(
-        &self,
-        operation: &'static str,
-        path: &str,
-    ) -> Result<ByteStream> {
+    pub(crate) async fn download(&self, operation: &'static str, path: &str) -> Result<ByteStream> {
         let request = Request::get(operation, self.url(&["files", "download"]))
             .query("path", path)
             .accept("application/octet-stream");

@@ -41,5 +41,8 @@ fn of_daytona(target: Target) -> Target {
         .differs("snapshots::code_meets_no_child_that_it_has_not_started", FILES)
         .differs("commands::one_that_closes_its_input_takes_nothing", INPUT)
         .differs("exec::shell_lines", LINES)
-        .differs("files::stat_tells_what_is_there", "the tools of an image tell times in whole seconds")
+        .differs(
+            "files::stat_tells_what_is_there",
+            "the tools of an image tell times in whole seconds",
+        )
 }

@@ -53,12 +53,7 @@ impl Faults {
     }
 
     /// Takes the fault of a request, if there is one that `wanted` accepts.
-    pub fn take(
-        &self,
-        method: &str,
-        path: &str,
-        wanted: impl Fn(&Fault) -> bool,
-    ) -> Option<Fault> {
+    pub fn take(&self, method: &str, path: &str, wanted: impl Fn(&Fault) -> bool) -> Option<Fault> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.iter_mut().find(|pending| {
             let Matcher { method: of, path: part } = &pending.matcher;

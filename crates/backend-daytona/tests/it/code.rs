@@ -13,7 +13,8 @@ async fn variables_stay_and_the_last_value_is_told() {
     let sandbox = f.sandbox().await;
     let first = sandbox.run_code("x = 40\nprint('héllo 😀')\nx + 2").await.unwrap();
     assert_eq!((first.text(), &*first.stdout()), (Some("42"), "héllo 😀"));
-    let second = sandbox.run_code("import os\nos.system('echo child; echo bad >&2')\nx").await.unwrap();
+    let second =
+        sandbox.run_code("import os\nos.system('echo child; echo bad >&2')\nx").await.unwrap();
     assert_eq!(second.text(), Some("40"));
     assert_eq!((&*second.stdout(), &*second.stderr()), ("child", "bad"));
     sandbox.set_variable("y", json!({"a": [1, "é"]})).await.unwrap();
@@ -25,7 +26,10 @@ async fn variables_stay_and_the_last_value_is_told() {
     let error = sandbox.run_code("def f():\n    1 / 0\nf()").await.unwrap();
     let error = error.code_error.unwrap();
     assert_eq!(error.name, "ZeroDivisionError");
-    assert!(error.traceback.contains("line 2, in f") && !error.traceback.contains("sandbox"), "{error:?}");
+    assert!(
+        error.traceback.contains("line 2, in f") && !error.traceback.contains("sandbox"),
+        "{error:?}"
+    );
     let big = sandbox.run_code("print('é' * 3_000_000, end='')").await.unwrap();
     assert_eq!(big.stdout_totals.bytes_total, 6_000_000);
     let input = sandbox.run_code("input() + input()").stdin("a\nb\n").await.unwrap();
@@ -73,7 +77,8 @@ async fn a_death_is_told_and_the_next_run_has_a_new_interpreter() {
     assert_eq!(dead.state, InterpreterState::Lost);
     let next = sandbox.run_code("'x' in globals()").await.unwrap();
     assert_eq!((next.text(), next.restarted), (Some("False"), true));
-    let stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)";
+    let stubborn =
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)";
     let killed = sandbox.run_code(stubborn).timeout(Duration::from_millis(300)).await.unwrap();
     assert_eq!(killed.failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Timeout));
     assert_eq!(killed.state, InterpreterState::Lost);

@@ -22,7 +22,9 @@ async fn streams_are_apart_and_exact() {
     let mut found = Vec::new();
     while let Some(event) = command.events.next().await {
         match event {
-            CommandEvent::Output { stream: OutputStream::Stdout, data } => found.extend_from_slice(&data),
+            CommandEvent::Output { stream: OutputStream::Stdout, data } => {
+                found.extend_from_slice(&data)
+            }
             CommandEvent::Finished(outcome) => assert_eq!(outcome.exit_code, 0),
             other => panic!("{other:?}"),
         }
@@ -41,10 +43,16 @@ async fn output_comes_while_the_command_runs() {
     let line = "printf first; read -r line; echo \"got $line\"";
     let mut command = sandbox.commands().run(line).interactive().start().await.unwrap();
     let first = command.events.next().await.unwrap();
-    assert!(matches!(&first, CommandEvent::Output { data, .. } if &data[..] == b"first"), "{first:?}");
+    assert!(
+        matches!(&first, CommandEvent::Output { data, .. } if &data[..] == b"first"),
+        "{first:?}"
+    );
     command.control.write_stdin("word\n".into()).await.unwrap();
     let second = command.events.next().await.unwrap();
-    assert!(matches!(&second, CommandEvent::Output { data, .. } if &data[..] == b"got word\n"), "{second:?}");
+    assert!(
+        matches!(&second, CommandEvent::Output { data, .. } if &data[..] == b"got word\n"),
+        "{second:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +135,10 @@ async fn files_are_streamed_listed_and_packed() {
     let content: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
     files.write("deep/er/it's é.bin", content.clone()).await.unwrap();
     assert!(files.read("deep/er/it's é.bin").await.unwrap() == content);
-    assert_eq!(&files.read_range("deep/er/it's é.bin", 254, 4).await.unwrap()[..], [254, 255, 0, 1]);
+    assert_eq!(
+        &files.read_range("deep/er/it's é.bin", 254, 4).await.unwrap()[..],
+        [254, 255, 0, 1]
+    );
     files.append("deep/er/it's é.bin", "end").await.unwrap();
     assert_eq!(files.stat("deep/er/it's é.bin").await.unwrap().size, 3_000_003);
     let names: Vec<_> =

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sandbox_core::{ByteSize, CallContext, CreateSpec, ErrorKind, ListQuery, NetworkPolicy, Sandbox};
+use sandbox_core::{
+    ByteSize, CallContext, CreateSpec, ErrorKind, ListQuery, NetworkPolicy, Sandbox,
+};
 use sandbox_test_server::Fault;
 use sandbox_test_server::daytona::{ORGANIZATION, Options, TOKEN};
 use serde_json::json;
@@ -31,7 +33,10 @@ async fn what_is_asked_for_is_sent_and_holds_inside() {
     assert_eq!(created.body["labels"]["code-toolbox-language"], json!("python"));
     assert_eq!(created.body["networkBlockAll"], json!(true));
     // The owner renews it; a dead one leaves it for ten minutes.
-    assert_eq!((&created.body["ttlMinutes"], &created.body["autoDeleteInterval"]), (&json!(10), &json!(0)));
+    assert_eq!(
+        (&created.body["ttlMinutes"], &created.body["autoDeleteInterval"]),
+        (&json!(10), &json!(0))
+    );
     let inside = sandbox.commands().run("echo \"$PLAIN|$TOKEN\"; pwd").await.unwrap();
     assert_eq!(inside.stdout, "it's $x|s3cr3t\n/workspace/work/dir\n");
     let info = sandbox.info().unwrap();
@@ -73,14 +78,23 @@ async fn a_lost_answer_makes_no_second_sandbox() {
 async fn busy_services_are_asked_again_and_refusals_are_told() {
     let f = Fixture::new().await;
     let busy = json!({"statusCode": 429, "message": "Too many requests"});
-    f.server.faults().add("POST", "/api/sandbox", Fault::Answer(429, busy, vec![("retry-after", "0")]), 2);
+    f.server.faults().add(
+        "POST",
+        "/api/sandbox",
+        Fault::Answer(429, busy, vec![("retry-after", "0")]),
+        2,
+    );
     f.sandbox().await.terminate().await.unwrap();
     assert_eq!(f.server.served.noted_of("POST", "/api/sandbox").len(), 3);
-    let quota = json!({"statusCode": 403, "message": "Total CPU limit exceeded. Maximum allowed: 10"});
+    let quota =
+        json!({"statusCode": 403, "message": "Total CPU limit exceeded. Maximum allowed: 10"});
     f.server.faults().add("POST", "/api/sandbox", Fault::Answer(403, quota, vec![]), 1);
     let error = f.builder().create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
-    assert!(error.message().contains("CPU limit") && error.hint().unwrap().contains("quota"), "{error:?}");
+    assert!(
+        error.message().contains("CPU limit") && error.hint().unwrap().contains("quota"),
+        "{error:?}"
+    );
     let error = f.builder().environment("nope").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(f.server.alive().is_empty());
@@ -104,10 +118,8 @@ async fn one_that_does_not_start_is_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_create_leaves_nothing() {
-    let f = Fixture::with(
-        Options { start_time: Duration::from_secs(2), ..Options::default() },
-        |_| (),
-    );
+    let f =
+        Fixture::with(Options { start_time: Duration::from_secs(2), ..Options::default() }, |_| ());
     let f = f.await;
     let creating = f.builder().create();
     let dropped = tokio::time::timeout(Duration::from_millis(500), creating).await;
@@ -125,7 +137,10 @@ async fn a_key_and_tags_find_the_same_sandbox_from_elsewhere() {
     let second = f.elsewhere().create(&call, spec).await.unwrap();
     assert_eq!(first.info().id, second.info().id);
     let get = |backend| {
-        Sandbox::builder(backend).tag("job", "42").detached(Duration::from_secs(600)).get_or_create()
+        Sandbox::builder(backend)
+            .tag("job", "42")
+            .detached(Duration::from_secs(600))
+            .get_or_create()
     };
     let (one, other) = tokio::join!(get(f.elsewhere()), get(f.elsewhere()));
     assert_eq!(one.unwrap().id(), other.unwrap().id());

@@ -31,10 +31,8 @@ async fn one_that_stays_is_attached_to_and_ends_when_it_was_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_one_is_ended_by_the_provider() {
-    let f = Fixture::with(
-        Options { minute: Duration::from_millis(500), ..Options::default() },
-        |_| (),
-    );
+    let f =
+        Fixture::with(Options { minute: Duration::from_millis(500), ..Options::default() }, |_| ());
     let f = f.await;
     let detached = Duration::from_secs(6000);
     let sandbox = f.builder().detached(detached).idle_timeout(Duration::from_secs(60)).create();
@@ -57,7 +55,8 @@ async fn an_unknown_id_is_no_success() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_are_labels_and_lifetimes_are_changed() {
     let f = Fixture::new().await;
-    let sandbox = f.builder().tag("a", "1").detached(Duration::from_secs(600)).create().await.unwrap();
+    let sandbox =
+        f.builder().tag("a", "1").detached(Duration::from_secs(600)).create().await.unwrap();
     sandbox.set_tags([("b", "2")]).await.unwrap();
     let put = f.server.served.noted().into_iter().find(|noted| noted.method == "PUT").unwrap();
     assert_eq!((&put.body["labels"]["b"], &put.body["labels"]["a"]), (&json!("2"), &json!("1")));
@@ -99,7 +98,10 @@ async fn snapshots_and_forks_have_the_files() {
     assert_eq!(&forked.files().read("kept.txt").await.unwrap()[..], b"kept");
     assert_ne!(forked.id(), sandbox.id());
     let names: Vec<_> = f.backend.list_snapshots(&CallContext::new()).await.unwrap();
-    assert_eq!(names.iter().map(|snapshot| snapshot.name.as_str()).collect::<Vec<_>>(), ["snap-one"]);
+    assert_eq!(
+        names.iter().map(|snapshot| snapshot.name.as_str()).collect::<Vec<_>>(),
+        ["snap-one"]
+    );
     f.backend.delete_snapshot(&CallContext::new(), "snap-one").await.unwrap();
     drop((instance, forked, other, sandbox));
     until("all are ended", || async { f.server.alive().is_empty() }).await;

@@ -132,7 +132,8 @@ impl Execs {
         let mut argv: Vec<String> =
             [SHELL, "-c", TOOL, "sh", &word, script].map(str::to_owned).into();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let env = vec![("LC_ALL".to_owned(), "C".to_owned()), ("PATH".to_owned(), self.path.clone())];
+        let env =
+            vec![("LC_ALL".to_owned(), "C".to_owned()), ("PATH".to_owned(), self.path.clone())];
         let program = ShellProgram { argv, env, stdin, terminal: None };
         let attached = self.start(operation, program).await?;
         let scanners = [SentinelScanner::new(&word), SentinelScanner::new(&word)];

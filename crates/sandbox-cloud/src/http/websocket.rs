@@ -175,9 +175,7 @@ impl SocketReceiver {
                     SocketMessage::Closed { code, reason }
                 }
                 Some(Ok(_)) => continue,
-                Some(Err(error)) => {
-                    SocketMessage::Closed { code: None, reason: error.to_string() }
-                }
+                Some(Err(error)) => SocketMessage::Closed { code: None, reason: error.to_string() },
                 None => SocketMessage::Closed { code: None, reason: String::new() },
             };
             self.is_over = matches!(message, SocketMessage::Closed { .. });
@@ -204,7 +202,9 @@ impl<A: Auth> Client<A> {
             let message = format!("{origin} is not an address of {}", self.service.name);
             return Err(Error::new(ErrorKind::Protocol, operation, message));
         }
-        let left = call.deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
+        let left = call
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
         let limit = left.map_or(CONNECT_TIMEOUT, |left| left.min(CONNECT_TIMEOUT));
         let credentials = self.auth.credentials(operation).await?;
         let connecting = timeout(limit, async {
@@ -219,8 +219,9 @@ impl<A: Auth> Client<A> {
             Err(_) => {
                 let origin = request.url.origin().ascii_serialization();
                 let message = format!("the service at {origin} did not answer in time");
-                return Err(Error::new(ErrorKind::Timeout, operation, message)
-                    .with_retry(Retry::Temporary));
+                return Err(
+                    Error::new(ErrorKind::Timeout, operation, message).with_retry(Retry::Temporary)
+                );
             }
         };
         let rules = self.service.errors;

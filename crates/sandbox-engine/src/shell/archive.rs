@@ -8,7 +8,7 @@ use futures_util::{StreamExt as _, stream};
 use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, Result};
 
-use super::files::{ShellFiles, FILES, argument, staging_name};
+use super::files::{FILES, ShellFiles, argument, staging_name};
 use super::parse_listing::failed;
 use crate::host::Links;
 

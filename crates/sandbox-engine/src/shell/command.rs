@@ -100,7 +100,8 @@ async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     }
     let identity = starting.expect(&**shell, &spec, "started").await?;
     let Starting { attached, scanners, queues, early, .. } = starting;
-    let process = Arc::new(ShellProcess { shell: Arc::clone(shell), identity, exit: Arc::default() });
+    let process =
+        Arc::new(ShellProcess { shell: Arc::clone(shell), identity, exit: Arc::default() });
     let AttachedProgram { id, output, input } = attached;
     let stdin = Arc::new(ByteQueue::default());
     let command_input = if has_input {

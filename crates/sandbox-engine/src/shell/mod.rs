@@ -111,8 +111,11 @@ pub trait ShellHost: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// `Terminated` when the sandbox has ended, and what keeps the sandbox from being reached.
-    async fn start(&self, operation: &'static str, program: ShellProgram)
-    -> Result<AttachedProgram>;
+    async fn start(
+        &self,
+        operation: &'static str,
+        program: ShellProgram,
+    ) -> Result<AttachedProgram>;
 
     /// Returns the exit status of a program whose streams have ended, once the host reports the status.
     async fn status(&self, id: &str) -> Option<i64>;

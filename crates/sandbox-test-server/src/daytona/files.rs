@@ -69,10 +69,11 @@ async fn store(
 ) -> Result<u64, Response> {
     // A field is read while its form is: bounded by what is waiting.
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, Error>>(4);
-    let content: ByteStream = Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async {
-        let item = receiver.recv().await?;
-        Some((item, receiver))
-    }));
+    let content: ByteStream =
+        Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async {
+            let item = receiver.recv().await?;
+            Some((item, receiver))
+        }));
     let files = cell.files();
     let writing = files.write_stream(path, content, WriteOptions::default());
     let reading = async move {

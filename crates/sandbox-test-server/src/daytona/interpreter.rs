@@ -125,7 +125,8 @@ pub(crate) async fn create(
     if body["language"].as_str().is_some_and(|language| language != "python") {
         return error(400, "unsupported language");
     }
-    let context = entry.interpreters.add(&random_hex(16), body["cwd"].as_str().unwrap_or("/workspace"));
+    let context =
+        entry.interpreters.add(&random_hex(16), body["cwd"].as_str().unwrap_or("/workspace"));
     match context.start(&cell).await {
         Ok(process) => {
             *context.process.lock().await = Some(process);
@@ -197,13 +198,16 @@ async fn serve(mut socket: WebSocket, entry: Arc<Entry>, cell: Sandbox) {
     }
     let id = request["contextId"].as_str();
     let Some(context) = entry.interpreters.find(id) else {
-        return close(socket, 1008, &format!("context not found: {}", id.unwrap_or_default())).await;
+        return close(socket, 1008, &format!("context not found: {}", id.unwrap_or_default()))
+            .await;
     };
     let mut process = context.process.lock().await;
     if process.is_none() {
         match context.start(&cell).await {
             Ok(started) => *process = Some(started),
-            Err(failed) => return close(socket, 1011, &format!("failed to get context: {failed}")).await,
+            Err(failed) => {
+                return close(socket, 1011, &format!("failed to get context: {failed}")).await;
+            }
         }
     }
     let Some(running) = process.as_mut() else { return };

@@ -154,8 +154,7 @@ pub(crate) async fn list(State(registry): Shared, Path(id): Path<String>) -> Res
     match started(&registry, &id) {
         Ok((entry, _)) => {
             let terminals = entry.terminals.lock().unwrap_or_else(PoisonError::into_inner);
-            let all: Vec<_> =
-                terminals.keys().map(|id| object(id, PtySize::default())).collect();
+            let all: Vec<_> = terminals.keys().map(|id| object(id, PtySize::default())).collect();
             Json(json!({"sessions": all})).into_response()
         }
         Err(refused) => refused,

@@ -197,8 +197,12 @@ impl Registry {
 
     /// Returns the sandboxes that have not ended, oldest first.
     pub(crate) fn list(&self) -> Vec<Arc<Entry>> {
-        let mut all: Vec<_> =
-            self.all().values().filter(|entry| entry.state_name() != "destroyed").cloned().collect();
+        let mut all: Vec<_> = self
+            .all()
+            .values()
+            .filter(|entry| entry.state_name() != "destroyed")
+            .cloned()
+            .collect();
         all.sort_by_key(|entry| (entry.created_at, entry.id.clone()));
         all
     }
@@ -255,9 +259,14 @@ impl Registry {
         }
         match fault {
             Some(Fault::Named("build fails")) => {
-                return entry.fail("build_failed", "failed to solve: process did not complete: exit code: 1");
+                return entry.fail(
+                    "build_failed",
+                    "failed to solve: process did not complete: exit code: 1",
+                );
             }
-            Some(Fault::Named("start fails")) => return entry.fail("error", "no runner could start it"),
+            Some(Fault::Named("start fails")) => {
+                return entry.fail("error", "no runner could start it");
+            }
             Some(Fault::Named("never starts")) => return,
             _ => {}
         }

@@ -134,13 +134,16 @@ pub(crate) async fn create(
         Err(failed) => return error(400, &failed.to_string()),
     };
     let control = Arc::clone(&shell.control);
-    let session = Arc::new(Session { id: session_id.clone(), shell: control, commands: Mutex::default() });
+    let session =
+        Arc::new(Session { id: session_id.clone(), shell: control, commands: Mutex::default() });
     entry.sessions.all().insert(session_id, Arc::clone(&session));
     let own = Arc::downgrade(&session);
     tokio::spawn(async move {
         let mut rest = Vec::new();
         while let Some(event) = shell.events.next().await {
-            let CommandEvent::Output { stream: OutputStream::Stdout, data } = event else { continue };
+            let CommandEvent::Output { stream: OutputStream::Stdout, data } = event else {
+                continue;
+            };
             rest.extend_from_slice(&data);
             while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = rest.drain(..=at).collect();
@@ -159,7 +162,8 @@ pub(crate) async fn create(
 pub(crate) async fn list(State(registry): Shared, Path(id): Path<String>) -> Response {
     match started(&registry, &id) {
         Ok((entry, _)) => {
-            let all: Vec<_> = entry.sessions.all().values().map(|session| session.object()).collect();
+            let all: Vec<_> =
+                entry.sessions.all().values().map(|session| session.object()).collect();
             Json(all).into_response()
         }
         Err(refused) => refused,

@@ -47,7 +47,10 @@ pub(crate) fn routes(registry: Arc<Registry>) -> Router {
         .route("/{id}/process/pty/{terminal}", get(pty::one).delete(pty::remove))
         // execute_interpreter_code, create_interpreter_context, list and delete
         .route("/{id}/process/interpreter/execute", any(interpreter::execute))
-        .route("/{id}/process/interpreter/context", post(interpreter::create).get(interpreter::list))
+        .route(
+            "/{id}/process/interpreter/context",
+            post(interpreter::create).get(interpreter::list),
+        )
         .route("/{id}/process/interpreter/context/{context}", delete(interpreter::remove))
         // download_file, upload_file, bulk_upload, bulk_download
         .route("/{id}/files/download", get(files::download))
@@ -89,7 +92,8 @@ async fn work_dir(State(registry): Shared, Path(id): Path<String>) -> Response {
 
 fn env_of(body: &Value) -> BTreeMap<String, String> {
     let envs = body["envs"].as_object().into_iter().flatten();
-    envs.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
+    envs.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
+        .collect()
 }
 
 /// Runs a program with that input; both streams are one, as the toolbox has them.
