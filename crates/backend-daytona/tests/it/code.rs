@@ -12,15 +12,15 @@ async fn variables_stay_and_the_last_value_is_told() {
     let f = Fixture::new().await;
     let sandbox = f.sandbox().await;
     let first = sandbox.run_code("x = 40\nprint('héllo 😀')\nx + 2").await.unwrap();
-    assert_eq!((first.text(), &*first.stdout()), (Some("42"), "héllo 😀"));
+    assert_eq!((first.text(), &*first.stdout()), (Some("42"), "héllo 😀\n"));
     let second =
         sandbox.run_code("import os\nos.system('echo child; echo bad >&2')\nx").await.unwrap();
     assert_eq!(second.text(), Some("40"));
-    assert_eq!((&*second.stdout(), &*second.stderr()), ("child", "bad"));
+    assert_eq!((&*second.stdout(), &*second.stderr()), ("child\n", "bad\n"));
     sandbox.set_variable("y", json!({"a": [1, "é"]})).await.unwrap();
     assert_eq!(sandbox.run_code("y['a'][1]").await.unwrap().text(), Some("'é'"));
-    assert_eq!(sandbox.get_variable("x").await.unwrap(), json!(40));
-    assert_eq!(sandbox.get_variable("nope").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(sandbox.get_variable::<serde_json::Value>("x").await.unwrap(), json!(40));
+    assert_eq!(sandbox.get_variable::<i64>("nope").await.unwrap_err().kind(), ErrorKind::NotFound);
     let exit = sandbox.run_code("import sys; sys.exit(7)").await.unwrap();
     assert_eq!((exit.exit_code, exit.success()), (Some(7), false));
     let error = sandbox.run_code("def f():\n    1 / 0\nf()").await.unwrap();
@@ -42,7 +42,7 @@ async fn scripts_have_arguments_and_a_main_of_their_own() {
     let sandbox = f.sandbox().await;
     let code = "import sys\nprint(__name__, __file__.split('/')[-1], sys.argv[1:])\nz = 1";
     let done = sandbox.run_code(code).script("job.py", ["a", "b c"]).await.unwrap();
-    assert_eq!(done.stdout(), "__main__ job.py ['a', 'b c']");
+    assert_eq!(done.stdout(), "__main__ job.py ['a', 'b c']\n");
     assert_eq!(sandbox.run_code("'z' in globals()").await.unwrap().text(), Some("False"));
 }
 
@@ -54,7 +54,7 @@ async fn limits_and_interrupts_keep_the_state() {
     let late = "import time\nprint('begun')\ntime.sleep(60)";
     let late = sandbox.run_code(late).timeout(Duration::from_millis(600)).await.unwrap();
     assert_eq!(late.failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Timeout));
-    assert_eq!((late.state, &*late.stdout()), (InterpreterState::Kept, "begun"));
+    assert_eq!((late.state, &*late.stdout()), (InterpreterState::Kept, "begun\n"));
     let running = {
         let sandbox = sandbox.clone();
         tokio::spawn(async move { sandbox.run_code("import time\ntime.sleep(60)").await })
@@ -97,7 +97,7 @@ async fn contexts_are_apart_and_seen_from_elsewhere() {
     let other = sandbox.run_code(code).context("other").await.unwrap();
     assert_eq!(other.text(), Some("('/workspace/made', 'w', False)"), "{other:?}");
     // The default context is the same for every process.
-    let id = sandbox.id().unwrap().parse().unwrap();
+    let id = sandbox.id().parse().unwrap();
     let elsewhere = f.elsewhere();
     let instance = elsewhere.attach(&sandbox_core::CallContext::new(), &id).await.unwrap();
     let again = sandbox_core::Sandbox::from_instance(elsewhere, instance);
