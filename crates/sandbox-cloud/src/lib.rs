@@ -10,6 +10,7 @@
 //!   refuses the operations of a sandbox that has ended.
 //! - [`find_one`], [`page`], [`health`]: answers of a backend that are alike for all providers.
 //! - [`DeferredFacets`]: commands, files and packages of a part that is started when a verb first needs it.
+//! - `http::websocket`, with the feature `websocket`: connections for both directions, with the same credentials and errors.
 
 #![warn(clippy::missing_errors_doc)]
 

@@ -36,6 +36,7 @@ mod ports;
 mod prewarm;
 pub mod process;
 pub mod programs;
+pub mod shell;
 mod snapshots;
 pub mod system_packages;
 mod tree_limit;

@@ -2,24 +2,27 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::errors::Error as Cause;
 use bollard::exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions, StartExecResults};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
+use sandbox_engine::shell::{
+    AttachedProgram, ScriptOutput, ScriptStream, SentinelScanner, ShellHost, ShellProgram,
+};
 use sandbox_python::agent::OpenFiles;
-use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use super::init::InitShell;
-use super::sentinel::SentinelScanner;
 use super::tty_attach;
 use crate::config::{SHELL, User};
 use crate::error::parse_error;
@@ -57,26 +60,9 @@ pub(super) struct Execs {
     pub(super) init: Arc<InitShell>,
 }
 
-/// A program to start.
-#[derive(Debug, Default)]
-pub(super) struct ExecSpec {
-    pub(super) argv: Vec<String>,
-    /// Variables in addition to those of the image.
-    pub(super) env: Vec<String>,
-    pub(super) stdin: bool,
-    pub(super) terminal: bool,
-}
-
-/// Streams of a started program.
-pub(super) struct Attached {
-    pub(super) id: String,
-    pub(super) output: Pin<Box<dyn Stream<Item = io::Result<LogOutput>> + Send>>,
-    pub(super) input: Pin<Box<dyn AsyncWrite + Send>>,
-}
-
 /// A running tool.
 pub(super) struct Tool {
-    attached: Attached,
+    attached: AttachedProgram,
     scanners: [SentinelScanner; 2],
     /// Exit status as reported on each stream.
     reported: [Option<i64>; 2],
@@ -98,8 +84,7 @@ impl Tool {
                 self.pending.extend(rest.into_iter().filter(|(_, rest)| !rest.is_empty()));
                 return Ok(self.pending.pop_front());
             };
-            let stream = usize::from(matches!(chunk, LogOutput::StdErr { .. }));
-            let mut data = chunk.into_bytes();
+            let (stream, mut data) = chunk;
             loop {
                 let (before, line) = self.scanners[stream].scan(&data);
                 data.clear();
@@ -115,42 +100,7 @@ impl Tool {
     }
 }
 
-/// Output and status of a tool that has ended.
-#[derive(Debug, Default)]
-pub(super) struct ToolOutput {
-    pub(super) status: i64,
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: Vec<u8>,
-}
-
-impl ToolOutput {
-    /// Returns the lines of standard error.
-    pub(super) fn error_lines(&self) -> Vec<String> {
-        String::from_utf8_lossy(&self.stderr).lines().map(str::to_owned).collect()
-    }
-
-    /// Returns the last line of standard error.
-    pub(super) fn last_error(&self) -> String {
-        const MAX_SHOWN: usize = 300;
-        let text = String::from_utf8_lossy(&self.stderr);
-        let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        last.trim().chars().take(MAX_SHOWN).collect()
-    }
-}
-
 impl Execs {
-    /// Returns true if the container has ended.
-    pub(super) fn is_closed(&self) -> bool {
-        self.init.is_closed()
-    }
-
-    /// Returns the error of an operation on a container that has ended.
-    pub(super) fn lost(&self, operation: &'static str) -> Error {
-        let reason = self.init.end_reason();
-        let why = reason.map_or("the container has ended".to_owned(), |(_, why)| why);
-        Error::new(ErrorKind::Terminated, operation, why)
-    }
-
     /// Parses the engine's error, which a container that has ended causes too.
     fn parse_error(&self, operation: &'static str, error: Cause) -> Error {
         let is_gone =
@@ -161,60 +111,8 @@ impl Execs {
         parse_error(operation, error)
     }
 
-    /// Starts a program.
-    ///
-    /// # Errors
-    /// `Terminated` when the container has ended, and those of the engine.
-    pub(super) async fn start(&self, operation: &'static str, spec: ExecSpec) -> Result<Attached> {
-        if self.is_closed() {
-            return Err(self.lost(operation));
-        }
-        let ExecSpec { argv, env, stdin, terminal } = spec;
-        let options = CreateExecOptions {
-            attach_stdin: Some(stdin),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            tty: Some(terminal),
-            detach_keys: terminal.then(detach_keys),
-            env: Some(env),
-            cmd: Some(argv),
-            privileged: Some(false),
-            user: Some(self.user.to_string()),
-            working_dir: Some("/".to_owned()),
-        };
-        let created = self.docker.create_exec(&self.container, options).await;
-        let id = created.map_err(|error| self.parse_error(operation, error))?.id;
-        if terminal {
-            let Some(socket) = &self.socket else { return Err(no_terminal()) };
-            let (output, input) = tty_attach::start(socket, &id).await?;
-            return Ok(Attached { id, output, input });
-        }
-        let options =
-            StartExecOptions { detach: false, tty: false, output_capacity: Some(CHUNK_SIZE) };
-        match self.docker.start_exec(&id, Some(options)).await {
-            Ok(StartExecResults::Attached { output, input }) => {
-                let output = output.map_err(io::Error::other).boxed();
-                Ok(Attached { id, output, input })
-            }
-            Ok(StartExecResults::Detached) => Err(self.lost(operation)),
-            Err(error) => Err(self.parse_error(operation, error)),
-        }
-    }
-
-    /// Returns the exit status of a program whose streams have ended, once the engine reports it.
-    pub(super) async fn status(&self, id: &str) -> Option<i64> {
-        for _ in 0..MAX_STATUS_POLLS {
-            let found = timeout(INSPECT_TIMEOUT, self.docker.inspect_exec(id)).await.ok()?.ok()?;
-            if let (Some(false), Some(status)) = (found.running, found.exit_code) {
-                return Some(status);
-            }
-            sleep(STATUS_POLL_INTERVAL).await;
-        }
-        None
-    }
-
     /// Returns the exit status of a tool.
-    pub(super) async fn tool_status(&self, tool: &mut Tool) -> Result<i64> {
+    async fn tool_status(&self, tool: &mut Tool) -> Result<i64> {
         if let Some(status) = tool.reported[1] {
             return Ok(status);
         }
@@ -222,15 +120,8 @@ impl Execs {
         self.status(&id).await.ok_or_else(|| self.lost("tool"))
     }
 
-    /// Sets the size of a terminal.
-    pub(super) async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
-        let size = ResizeExecOptions { height: size.rows, width: size.columns };
-        let resized = self.docker.resize_exec(id, size).await;
-        resized.map_err(|error| self.parse_error("resize", error))
-    }
-
     /// Starts a script in the image's shell.
-    pub(super) async fn tool(
+    async fn tool(
         &self,
         operation: &'static str,
         script: &str,
@@ -241,26 +132,102 @@ impl Execs {
         let mut argv: Vec<String> =
             [SHELL, "-c", TOOL, "sh", &word, script].map(str::to_owned).into();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let env = vec!["LC_ALL=C".to_owned(), format!("PATH={}", self.path)];
-        let spec = ExecSpec { argv, env, stdin, terminal: false };
-        let attached = self.start(operation, spec).await?;
+        let env =
+            vec![("LC_ALL".to_owned(), "C".to_owned()), ("PATH".to_owned(), self.path.clone())];
+        let program = ShellProgram { argv, env, stdin, terminal: None };
+        let attached = self.start(operation, program).await?;
         let scanners = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
         Ok(Tool { attached, scanners, reported: [None; 2], pending: VecDeque::new() })
     }
 
-    /// Runs a script to its end.
-    pub(super) async fn run(&self, script: &str, arguments: &[&str]) -> Result<ToolOutput> {
+    /// Reads all output of a tool, and its status.
+    async fn read_output(&self, mut tool: Tool) -> Result<ScriptOutput> {
+        let mut output = ScriptOutput::default();
+        let broken = |error| self.lost("tool").with_source(error);
+        while let Some((stream, chunk)) = tool.next().await.map_err(broken)? {
+            let into = if stream == 0 { &mut output.stdout } else { &mut output.stderr };
+            if into.len() + chunk.len() > MAX_OUTPUT {
+                let message = "a tool of the image has written more than 64 MiB";
+                return Err(Error::new(ErrorKind::ResourceExhausted, "tool", message));
+            }
+            into.extend_from_slice(&chunk);
+        }
+        output.status = self.tool_status(&mut tool).await?;
+        Ok(output)
+    }
+}
+
+#[async_trait]
+impl ShellHost for Execs {
+    async fn start(
+        &self,
+        operation: &'static str,
+        program: ShellProgram,
+    ) -> Result<AttachedProgram> {
+        if self.is_closed() {
+            return Err(self.lost(operation));
+        }
+        let ShellProgram { argv, env, stdin, terminal } = program;
+        let terminal = terminal.is_some();
+        let options = CreateExecOptions {
+            attach_stdin: Some(stdin),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            tty: Some(terminal),
+            detach_keys: terminal.then(detach_keys),
+            env: Some(env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+            cmd: Some(argv),
+            privileged: Some(false),
+            user: Some(self.user.to_string()),
+            working_dir: Some("/".to_owned()),
+        };
+        let created = self.docker.create_exec(&self.container, options).await;
+        let id = created.map_err(|error| self.parse_error(operation, error))?.id;
+        if terminal {
+            let Some(socket) = &self.socket else { return Err(no_terminal()) };
+            let (output, input) = tty_attach::start(socket, &id).await?;
+            return Ok(AttachedProgram { id, output, input });
+        }
+        let options =
+            StartExecOptions { detach: false, tty: false, output_capacity: Some(CHUNK_SIZE) };
+        match self.docker.start_exec(&id, Some(options)).await {
+            Ok(StartExecResults::Attached { output, input }) => {
+                let output = output.map_ok(chunk).map_err(io::Error::other).boxed();
+                Ok(AttachedProgram { id, output, input })
+            }
+            Ok(StartExecResults::Detached) => Err(self.lost(operation)),
+            Err(error) => Err(self.parse_error(operation, error)),
+        }
+    }
+
+    async fn status(&self, id: &str) -> Option<i64> {
+        for _ in 0..MAX_STATUS_POLLS {
+            let found = timeout(INSPECT_TIMEOUT, self.docker.inspect_exec(id)).await.ok()?.ok()?;
+            if let (Some(false), Some(status)) = (found.running, found.exit_code) {
+                return Some(status);
+            }
+            sleep(STATUS_POLL_INTERVAL).await;
+        }
+        None
+    }
+
+    async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
+        let size = ResizeExecOptions { height: size.rows, width: size.columns };
+        let resized = self.docker.resize_exec(id, size).await;
+        resized.map_err(|error| self.parse_error("resize", error))
+    }
+
+    async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
         let tool = self.tool("tool", script, arguments, false).await?;
         self.read_output(tool).await
     }
 
-    /// Runs a script with that input. Returns the size of the input. An error of the input is an error of the call.
-    pub(super) async fn feed(
+    async fn feed(
         &self,
         script: &str,
         arguments: &[&str],
         mut content: ByteStream,
-    ) -> Result<(ToolOutput, u64)> {
+    ) -> Result<(ScriptOutput, u64)> {
         let mut tool = self.tool("tool", script, arguments, true).await?;
         let mut input = std::mem::replace(&mut tool.attached.input, Box::pin(tokio::io::sink()));
         let write = async move {
@@ -298,21 +265,75 @@ impl Execs {
         Ok((output, size?))
     }
 
-    /// Reads all output of a tool, and its status.
-    async fn read_output(&self, mut tool: Tool) -> Result<ToolOutput> {
-        let mut output = ToolOutput::default();
-        let broken = |error| self.lost("tool").with_source(error);
-        while let Some((stream, chunk)) = tool.next().await.map_err(broken)? {
-            let into = if stream == 0 { &mut output.stdout } else { &mut output.stderr };
-            if into.len() + chunk.len() > MAX_OUTPUT {
-                let message = "a tool of the image has written more than 64 MiB";
-                return Err(Error::new(ErrorKind::ResourceExhausted, "tool", message));
-            }
-            into.extend_from_slice(&chunk);
-        }
-        output.status = self.tool_status(&mut tool).await?;
-        Ok(output)
+    async fn stream(
+        &self,
+        operation: &'static str,
+        script: &str,
+        arguments: &[&str],
+    ) -> Result<Box<dyn ScriptStream>> {
+        let tool = self.tool(operation, script, arguments, false).await?;
+        Ok(Box::new(StreamedTool { execs: self.clone(), operation, tool, stderr: Vec::new() }))
     }
+
+    fn open_files(&self) -> Option<(u64, u64)> {
+        Some((self.open_files.soft.into(), self.open_files.hard.into()))
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) {
+        self.runtime.spawn(work);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.init.is_closed()
+    }
+
+    async fn closed(&self) {
+        self.init.closed().await;
+    }
+
+    fn lost(&self, operation: &'static str) -> Error {
+        let reason = self.init.end_reason();
+        let why = reason.map_or("the container has ended".to_owned(), |(_, why)| why);
+        Error::new(ErrorKind::Terminated, operation, why)
+    }
+}
+
+/// A tool whose standard output is read while it runs.
+struct StreamedTool {
+    execs: Execs,
+    operation: &'static str,
+    tool: Tool,
+    stderr: Vec<u8>,
+}
+
+#[async_trait]
+impl ScriptStream for StreamedTool {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        const MAX_STDERR: usize = 64 << 10;
+        loop {
+            match self.tool.next().await {
+                Ok(Some((0, chunk))) => return Ok(Some(chunk)),
+                Ok(Some((_, chunk))) => {
+                    let room = MAX_STDERR.saturating_sub(self.stderr.len()).min(chunk.len());
+                    self.stderr.extend_from_slice(&chunk[..room]);
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(self.execs.lost(self.operation).with_source(error)),
+            }
+        }
+    }
+
+    async fn finish(&mut self) -> Result<ScriptOutput> {
+        let status = self.execs.tool_status(&mut self.tool).await?;
+        let stderr = std::mem::take(&mut self.stderr);
+        Ok(ScriptOutput { status, stdout: Vec::new(), stderr })
+    }
+}
+
+/// Returns a chunk of output with its stream.
+fn chunk(output: LogOutput) -> (usize, Bytes) {
+    let stream = usize::from(matches!(output, LogOutput::StdErr { .. }));
+    (stream, output.into_bytes())
 }
 
 /// Returns random keys that detach a terminal. The engine's default is two bytes that programs may get as input.

@@ -7,10 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandbox_core::{Error, FailureKind, Result};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::shell::{ShellFiles, ShellHost, start_command};
 
-use super::command;
 use super::exec::Execs;
-use super::files::AgentlessFiles;
 use super::init::{InitShell, use_init_shell};
 use crate::container::{ContainerSpec, open_files};
 use crate::engine::Engine;
@@ -21,7 +20,9 @@ use crate::start::{StartedContainer, start_container};
 /// A container whose init process is a shell of its image.
 #[derive(Debug)]
 pub(crate) struct AgentlessHost {
-    execs: Execs,
+    shell: Arc<dyn ShellHost>,
+    container: String,
+    has_terminals: bool,
     init: Arc<InitShell>,
 }
 
@@ -52,32 +53,34 @@ impl AgentlessHost {
         }
         let (container, runtime) = (guard.name.clone(), guard.runtime.clone());
         let init = InitShell::start(guard, attached, options, info.clock_ahead).await?;
+        let socket = engine.host.strip_prefix("unix://").map(str::to_owned);
+        let has_terminals = socket.is_some();
         let execs = Execs {
             docker: engine.docker.clone(),
-            socket: engine.host.strip_prefix("unix://").map(str::to_owned),
-            container,
+            socket,
+            container: container.clone(),
             user: options.user(),
             path: env.get("PATH").cloned().unwrap_or_default(),
             open_files: open_files(spec),
             runtime,
             init: Arc::clone(&init),
         };
-        Ok(Self { execs, init })
+        Ok(Self { shell: Arc::new(execs), container, has_terminals, init })
     }
 
     /// Returns the files of the container. Relative paths start at `base`.
-    pub(crate) fn files(&self, base: &str) -> AgentlessFiles {
-        AgentlessFiles::new(self.execs.clone(), base)
+    pub(crate) fn files(&self, base: &str) -> ShellFiles {
+        ShellFiles::new(Arc::clone(&self.shell), base, NEEDS_PYTHON_FOR_MORE)
     }
 
     /// Returns the container's name.
     pub(crate) fn name(&self) -> &str {
-        &self.execs.container
+        &self.container
     }
 
     /// Returns true if commands can have terminals.
     pub(crate) fn has_terminals(&self) -> bool {
-        self.execs.socket.is_some()
+        self.has_terminals
     }
 }
 
@@ -101,7 +104,7 @@ fn check_engine(engine: &Engine, container: &ContainerSpec<'_>) -> Result<()> {
 #[async_trait]
 impl ProcessHost for AgentlessHost {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        command::start(&self.execs, spec).await
+        start_command(&self.shell, spec).await
     }
 
     /// A busy engine takes a second and more.

@@ -3,18 +3,10 @@
 //! The init process is a shell that ends with the connection, the engine starts commands, and programs of the image handle
 //! files.
 
-mod archive;
-mod byte_queue;
-mod command;
 mod exec;
-mod files;
-mod find;
 mod host;
 mod init;
 mod instance;
-mod parse_listing;
-mod process;
-mod sentinel;
 mod tty_attach;
 
 use sandbox_core::{CreateSpec, SingleUse};

@@ -5,10 +5,10 @@
 use std::io;
 use std::pin::Pin;
 
-use bollard::container::LogOutput;
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_engine::shell::ProgramOutput;
 use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
@@ -19,11 +19,10 @@ const MAX_HEAD: usize = 16 << 10;
 /// Bytes of one read.
 const CHUNK_SIZE: usize = 16 << 10;
 
-type Output = Pin<Box<dyn Stream<Item = io::Result<LogOutput>> + Send>>;
 type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
 /// Starts a command that was created with a terminal.
-pub(super) async fn start(socket: &str, id: &str) -> Result<(Output, Input)> {
+pub(super) async fn start(socket: &str, id: &str) -> Result<(ProgramOutput, Input)> {
     let broken = |error: io::Error| {
         let message = "the connection with the engine broke";
         Error::new(ErrorKind::Unavailable, "start_command", message).with_source(error)
@@ -50,14 +49,14 @@ pub(super) async fn start(socket: &str, id: &str) -> Result<(Output, Input)> {
     }
     let chunks = stream::unfold((from, Some(first)), |(mut from, first)| async move {
         if let Some(first) = first.filter(|first| !first.is_empty()) {
-            return Some((Ok(LogOutput::Console { message: first }), (from, None)));
+            return Some((Ok((0, first)), (from, None)));
         }
         let mut chunk = vec![0; CHUNK_SIZE];
         match from.read(&mut chunk).await {
             Ok(0) => None,
             Ok(count) => {
                 chunk.truncate(count);
-                Some((Ok(LogOutput::Console { message: chunk.into() }), (from, None)))
+                Some((Ok((0, chunk.into())), (from, None)))
             }
             Err(error) => Some((Err(error), (from, None))),
         }

@@ -64,9 +64,12 @@ pub(super) static BACKENDS: [Entry; 8] = [
     Entry {
         variant: Variant::DAYTONA,
         description: "Sandboxes of Daytona",
-        credentials: &[&["DAYTONA_API_KEY"]],
+        credentials: &[&["DAYTONA_API_KEY"], &["DAYTONA_JWT_TOKEN", "DAYTONA_ORGANIZATION_ID"]],
         key_page: Some("https://app.daytona.io/dashboard/keys"),
-        feature: None,
+        feature: Some("daytona"),
+        #[cfg(feature = "daytona")]
+        make: Some(|| std::sync::Arc::new(backend_daytona::DaytonaBackend::default())),
+        #[cfg(not(feature = "daytona"))]
         make: None,
         made: OnceLock::new(),
     },

@@ -38,6 +38,8 @@ mod response;
 mod retry;
 mod send;
 pub mod tls;
+#[cfg(feature = "websocket")]
+pub mod websocket;
 
 pub use client::{Client, Service};
 pub use endpoint::{is_loopback, join, parse_endpoint};

@@ -1,26 +1,23 @@
-//! Commands: programs that the engine starts, each below a shell that reports its exit.
+//! Commands: programs that the host starts, each below a shell that reports its exit.
 //!
-//! An engine reports the exit of a program when the program's streams have ended, which a background child can delay for ever.
+//! A host reports the exit of a program when the program's streams have ended, which a background child can delay for ever.
 //! So the shell reports the exit on both streams, behind all output of the command.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bollard::container::LogOutput;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
-use sandbox_engine::host::{Spawn, Spawned, Terminal, Writable};
-use sandbox_python::agent::OpenFiles;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::byte_queue::{ByteQueue, Reader, Writer};
-use super::exec::{Attached, ExecSpec, Execs};
-use super::process::{ExecProcess, ExecTerminal, ExitState, ProcessIdentity, exit_of};
+use super::process::{ExitState, ProcessIdentity, ShellProcess, ShellTerminal, exit_of};
 use super::sentinel::SentinelScanner;
-use crate::config::SHELL;
+use super::{AttachedProgram, ProgramOutput, SHELL, ShellHost, ShellProgram};
+use crate::host::{Spawn, Spawned, Terminal, Writable};
 
 /// Script of the shell.
 const COMMAND: &str = include_str!("command.sh");
@@ -36,9 +33,9 @@ const MIN_POLL_DELAY: Duration = Duration::from_secs(1);
 const MAX_POLL_DELAY: Duration = Duration::from_secs(16);
 const POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Status of a process that SIGKILL has ended, and the longest delay until the end of its container is known.
+/// Status of a process that SIGKILL has ended, and the longest delay until the end of its sandbox is known.
 const SIGKILL_STATUS: i32 = 137;
-const CONTAINER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+const SANDBOX_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Unread output that is kept of a command that has ended and of its background children.
 const MAX_KEPT_OUTPUT: usize = 2 << 20;
@@ -49,7 +46,7 @@ const MAX_ARGUMENTS: usize = (2 << 20) - (128 << 10);
 
 /// A command that is being started.
 struct Starting {
-    attached: Attached,
+    attached: AttachedProgram,
     /// Standard output and standard error; a terminal has only the first.
     scanners: [SentinelScanner; 2],
     queues: [Arc<ByteQueue>; 2],
@@ -58,58 +55,54 @@ struct Starting {
     early: Vec<u8>,
 }
 
-/// Returns the index of a chunk's stream.
-fn stream_of(output: &LogOutput) -> usize {
-    usize::from(matches!(output, LogOutput::StdErr { .. }))
-}
-
-/// Starts a command. An engine does not cancel a start, so an abandoned command is killed when it has started.
+/// Starts a command. A host does not cancel a start, so an abandoned command is killed when it has started.
 ///
 /// # Errors
-/// As [`ProcessHost::spawn`](sandbox_engine::host::ProcessHost::spawn).
-pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
+/// As [`ProcessHost::spawn`](crate::host::ProcessHost::spawn).
+pub async fn start_command(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     check_size(&spec)?;
     let (sender, receiver) = oneshot::channel();
-    let own = execs.clone();
-    execs.runtime.spawn(async move {
+    let own = Arc::clone(shell);
+    shell.spawn(Box::pin(async move {
         let started = start_now(&own, spec).await;
         if let Err(Ok(abandoned)) = sender.send(started)
             && let Err(error) = abandoned.process.kill_tree().await
         {
             tracing::debug!(%error, "an abandoned command may still run");
         }
-    });
-    receiver.await.map_err(|_| execs.lost("start_command"))?
+    }));
+    receiver.await.map_err(|_| shell.lost("start_command"))?
 }
 
-async fn start_now(execs: &Execs, spec: Spawn) -> Result<Spawned> {
+async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     let word = random_hex(16);
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
-    let OpenFiles { soft, hard } = execs.open_files;
-    let (soft, hard) = (soft.to_string(), hard.to_string());
-    let mut argv: Vec<String> = [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &soft, &hard]
-        .map(str::to_owned)
-        .into();
+    let limits = shell.open_files().map(|(soft, hard)| (soft.to_string(), hard.to_string()));
+    let (soft, hard) = limits.unwrap_or_else(|| ("-".to_owned(), "-".to_owned()));
+    let (first, second) = word.split_at(word.len() / 2);
+    let words = [SHELL, "-c", COMMAND, "sh", first, second, kind, &spec.cwd, &soft, &hard];
+    let mut argv: Vec<String> = words.map(str::to_owned).into();
     argv.extend(spec.argv.iter().cloned());
-    let env = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let env = spec.env.clone().into_iter().collect();
     let on_terminal = spec.terminal.is_some();
     let has_input = spec.stdin || on_terminal;
-    let exec = ExecSpec { argv, env, stdin: has_input, terminal: on_terminal };
-    let attached = execs.start("start_command", exec).await?;
+    let program = ShellProgram { argv, env, stdin: has_input, terminal: spec.terminal };
+    let attached = shell.start("start_command", program).await?;
     let scanners = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
     let queues = <[Arc<ByteQueue>; 2]>::default();
     let mut starting = Starting { attached, scanners, queues, on_terminal, early: Vec::new() };
     if let Some(size) = spec.terminal {
-        starting.expect(execs, &spec, "ready").await?;
-        execs.resize(&starting.attached.id, size).await?;
+        starting.expect(&**shell, &spec, "ready").await?;
+        shell.resize(&starting.attached.id, size).await?;
         // The terminal echoes the line, which is left out of the output.
         let written = starting.attached.input.write_all(b"\n").await;
-        written.map_err(|error| execs.lost("start_command").with_source(error))?;
+        written.map_err(|error| shell.lost("start_command").with_source(error))?;
     }
-    let identity = starting.expect(execs, &spec, "started").await?;
+    let identity = starting.expect(&**shell, &spec, "started").await?;
     let Starting { attached, scanners, queues, early, .. } = starting;
-    let process = Arc::new(ExecProcess { execs: execs.clone(), identity, exit: Arc::default() });
-    let Attached { id, output, input, .. } = attached;
+    let process =
+        Arc::new(ShellProcess { shell: Arc::clone(shell), identity, exit: Arc::default() });
+    let AttachedProgram { id, output, input } = attached;
     let stdin = Arc::new(ByteQueue::default());
     let command_input = if has_input {
         CommandInput::Queue { queue: Arc::clone(&stdin), input, on_terminal }
@@ -127,9 +120,9 @@ async fn start_now(execs: &Execs, spec: Spawn) -> Result<Spawned> {
         on_terminal,
         is_gone: false,
     };
-    execs.runtime.spawn(pump.run(command_input, early));
+    shell.spawn(Box::pin(pump.run(command_input, early)));
     let [stdout, stderr] = queues.map(Reader);
-    let terminal = on_terminal.then(|| ExecTerminal { execs: execs.clone(), id });
+    let terminal = on_terminal.then(|| ShellTerminal { shell: Arc::clone(shell), id });
     Ok(Spawned {
         process,
         stdin: has_input.then(|| Box::new(Writer(stdin)) as Box<dyn Writable>),
@@ -139,7 +132,7 @@ async fn start_now(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     })
 }
 
-/// Refuses arguments that the kernel would refuse: the engine does not report that reason.
+/// Refuses arguments that the kernel would refuse: hosts do not report that reason.
 fn check_size(spec: &Spawn) -> Result<()> {
     let variables = spec.env.iter().map(|(name, value)| name.len() + 1 + value.len());
     let sizes: Vec<usize> = spec.argv.iter().map(String::len).chain(variables).collect();
@@ -156,15 +149,15 @@ impl Starting {
     /// Waits for a report of the shell.
     async fn expect(
         &mut self,
-        execs: &Execs,
+        shell: &dyn ShellHost,
         spec: &Spawn,
         expected: &str,
     ) -> Result<ProcessIdentity> {
         let report = timeout(START_TIMEOUT, self.read_report(expected)).await;
         let report = report.map_err(|_| not_started("it has not started in time"))?;
         let Some(line) = report else {
-            if execs.is_closed() {
-                return Err(execs.lost("start_command"));
+            if shell.is_closed() {
+                return Err(shell.lost("start_command"));
             }
             let rest = self.scanners.each_mut().map(SentinelScanner::rest);
             let words = rest.iter().map(|rest| String::from_utf8_lossy(rest).into_owned());
@@ -200,13 +193,13 @@ impl Starting {
             if !self.on_terminal {
                 self.queues[stream].push(before);
             }
-            let chunk = self.attached.output.next().await?.ok()?;
-            if stream_of(&chunk) != stream {
-                self.early.extend_from_slice(&chunk.into_bytes());
+            let (of, chunk) = self.attached.output.next().await?.ok()?;
+            if of != stream {
+                self.early.extend_from_slice(&chunk);
                 (before, found) = (Bytes::new(), None);
                 continue;
             }
-            (before, found) = self.scanners[stream].scan(&chunk.into_bytes());
+            (before, found) = self.scanners[stream].scan(&chunk);
         }
     }
 }
@@ -257,7 +250,7 @@ impl CommandInput {
                     break;
                 }
             }
-            // On a terminal the engine would detach the output at the end of the input.
+            // On a terminal a host may detach the output at the end of the input.
             if !on_terminal {
                 let _ = input.shutdown().await;
             }
@@ -271,11 +264,11 @@ impl CommandInput {
     }
 }
 
-/// Reads the output of a command from the engine, and finds its exit.
+/// Reads the output of a command, and finds its exit.
 struct Pump {
-    process: Arc<ExecProcess>,
+    process: Arc<ShellProcess>,
     id: String,
-    output: std::pin::Pin<Box<dyn futures_util::Stream<Item = std::io::Result<LogOutput>> + Send>>,
+    output: ProgramOutput,
     scanners: [SentinelScanner; 2],
     queues: [Arc<ByteQueue>; 2],
     /// Exit status as reported on each stream.
@@ -288,7 +281,7 @@ struct Pump {
 impl Pump {
     async fn run(mut self, input: CommandInput, early: Vec<u8>) {
         let exit = Arc::clone(&self.process.exit);
-        let (init, queues) = (Arc::clone(&self.process.execs.init), self.queues.clone());
+        let (shell, queues) = (Arc::clone(&self.process.shell), self.queues.clone());
         let output = async {
             self.add_output(&early, 0);
             self.add_output(b"", 1);
@@ -296,7 +289,7 @@ impl Pump {
         };
         tokio::select! {
             ((), ()) = async { tokio::join!(output, input.forward(&exit)) } => {}
-            () = init.closed() => {}
+            () = shell.closed() => {}
         }
         exit.set(None);
         queues.iter().for_each(|queue| queue.end());
@@ -304,7 +297,7 @@ impl Pump {
 
     /// Waits for the next chunk of output. Without output it checks, less and less often, for a command that has ended after
     /// it stopped the shell that reports its exit: the check resumes that shell.
-    async fn next_output(&mut self) -> Option<std::io::Result<LogOutput>> {
+    async fn next_output(&mut self) -> Option<std::io::Result<(usize, Bytes)>> {
         let mut delay = MIN_POLL_DELAY;
         loop {
             if self.process.exit.has_ended() {
@@ -327,9 +320,8 @@ impl Pump {
     }
 
     async fn read_all(&mut self) {
-        while let Some(Ok(chunk)) = self.next_output().await {
-            let stream = stream_of(&chunk);
-            self.add_output(&chunk.into_bytes(), stream);
+        while let Some(Ok((stream, chunk))) = self.next_output().await {
+            self.add_output(&chunk, stream);
             self.wait_for_room(stream).await;
         }
         for (scanner, queue) in self.scanners.iter_mut().zip(&self.queues) {
@@ -337,12 +329,12 @@ impl Pump {
             queue.end();
         }
         if !self.process.exit.has_ended() {
-            let status = self.process.execs.status(&self.id).await;
+            let status = self.process.shell.status(&self.id).await;
             let status = status.and_then(|status| i32::try_from(status).ok());
-            // The command may have been killed with its container.
-            let init = Arc::clone(&self.process.execs.init);
+            // The command may have been killed with its sandbox.
+            let shell = Arc::clone(&self.process.shell);
             if status == Some(SIGKILL_STATUS)
-                && timeout(CONTAINER_EXIT_TIMEOUT, init.closed()).await.is_ok()
+                && timeout(SANDBOX_EXIT_TIMEOUT, shell.closed()).await.is_ok()
             {
                 return self.process.exit.set(None);
             }
@@ -355,7 +347,7 @@ impl Pump {
         let mut data = data;
         loop {
             let (before, line) = self.scanners[stream].scan(data);
-            // Unread output delays the engine's reports about all other commands in the container.
+            // Unread output may delay the host's reports about all other commands.
             if !self.process.exit.has_ended() || self.queues[stream].waiting() < MAX_KEPT_OUTPUT {
                 self.queues[stream].push(before);
             }

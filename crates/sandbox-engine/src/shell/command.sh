@@ -1,12 +1,12 @@
 # Starts a command. Reports its process on standard error, or why it did not start, and its exit on both streams.
 #
-# $1 a secret word, $2 `pipes` or `terminal`, $3 the directory, $4 and $5 the soft and hard limit of open files; then the
-# command.
-word=$1 kind=$2 directory=$3
-# Runtimes do not always apply the container's limits to execs.
-ulimit -Hn "$5" 2>/dev/null
-ulimit -Sn "$4" 2>/dev/null
-shift 5
+# $1 and $2 a secret word in two parts, so that no list of processes has it, $3 `pipes` or `terminal`, $4 the directory, $5 and
+# $6 the soft and hard limit of open files or `-`; then the command.
+word=$1$2 kind=$3 directory=$4
+# Runtimes do not always apply a container's limits to programs that are started later.
+[ "$6" = - ] || ulimit -Hn "$6" 2>/dev/null
+[ "$5" = - ] || ulimit -Sn "$5" 2>/dev/null
+shift 6
 
 cannot() {
     echo "$word cannot $1" >&2

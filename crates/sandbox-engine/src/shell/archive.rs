@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, Result};
-use sandbox_engine::host::Links;
 
-use super::files::{AgentlessFiles, FILES, argument, staging_name};
+use super::files::{FILES, ShellFiles, argument, staging_name};
 use super::parse_listing::failed;
+use crate::host::Links;
 
 /// Problem of a link out of the archive.
 const LEADS_OUT: &str = "is a link that leads out of it";
@@ -20,7 +20,7 @@ const MAX_LINKS: usize = 40;
 
 /// Unpacks an archive into a directory, all or nothing.
 pub(super) async fn unpack(
-    files: &AgentlessFiles,
+    files: &ShellFiles,
     path: &str,
     archive: ByteStream,
     links: Links,
@@ -34,7 +34,7 @@ pub(super) async fn unpack(
     let guard = files.staging_guard(&target, &staged, is_new);
     let arguments = ["unpack", &path, &staged];
     let unpacked = async {
-        let (output, _) = files.execs.feed(FILES, &arguments, validated(archive, links)).await?;
+        let (output, _) = files.shell.feed(FILES, &arguments, validated(archive, links)).await?;
         if output.status != 0 {
             return Err(failed(&target, &output));
         }

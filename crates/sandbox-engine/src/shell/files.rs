@@ -1,5 +1,6 @@
-//! Files of a container without an agent, through programs of its image.
+//! Files of a sandbox through programs of its image.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,15 +10,12 @@ use sandbox_core::{
     ByteRange, ByteStream, Error, ErrorKind, FileInfo, FindFiles, FoundFile, Result, WriteOptions,
     random_hex,
 };
-use sandbox_engine::files::{Target, sort_by_name, with_removal_hint};
-use sandbox_engine::host::{FileSystem, Links, WatchStream};
-
 use tokio::time::sleep;
 
-use super::exec::{Execs, Tool, ToolOutput};
 use super::parse_listing::{entries, failed};
-use super::{archive, find};
-use crate::error::NEEDS_PYTHON_FOR_MORE;
+use super::{ScriptOutput, ScriptStream, ShellHost, archive, find};
+use crate::files::{Target, sort_by_name, with_removal_hint};
+use crate::host::{FileSystem, Links, WatchStream};
 
 /// Script of all operations on files.
 pub(super) const FILES: &str = include_str!("files.sh");
@@ -42,11 +40,12 @@ const DEFAULT_MODE: u32 = 0o644;
 /// First bytes of a streamed answer.
 const OK: &[u8] = b"ok\n";
 
-/// The files of a container.
+/// The files of a sandbox, through scripts in its shell. Changes are not reported: `watch` is `Unsupported`.
 #[derive(Clone, Debug)]
-pub(crate) struct AgentlessFiles {
-    pub(super) execs: Execs,
+pub struct ShellFiles {
+    pub(super) shell: Arc<dyn ShellHost>,
     base: String,
+    watch_hint: &'static str,
 }
 
 /// Encodes a path for the script.
@@ -68,9 +67,20 @@ fn yes(value: bool) -> &'static str {
     if value { "yes" } else { "no" }
 }
 
-impl AgentlessFiles {
-    pub(super) fn new(execs: Execs, base: &str) -> Self {
-        Self { execs, base: base.to_owned() }
+impl ShellFiles {
+    /// Creates the files of a sandbox. Relative paths are below `base`. `watch_hint` says what else reports changes.
+    pub fn new(shell: Arc<dyn ShellHost>, base: &str, watch_hint: &'static str) -> Self {
+        Self { shell, base: base.to_owned(), watch_hint }
+    }
+
+    /// Checks that a path is a regular file that can be read.
+    ///
+    /// # Errors
+    /// As [`FileSystem::read`].
+    pub async fn check_readable(&self, path: &str) -> Result<Target> {
+        let target = self.target("read_file", path)?;
+        self.ask(&target, "read", &["0", "0"]).await?;
+        Ok(target)
     }
 
     /// Resolves a path. Refuses paths of the kernel's file systems.
@@ -96,11 +106,11 @@ impl AgentlessFiles {
         target: &Target,
         verb: &str,
         further: &[&str],
-    ) -> Result<ToolOutput> {
+    ) -> Result<ScriptOutput> {
         let path = argument(target);
         let mut arguments = vec![verb, &path];
         arguments.extend(further);
-        let output = self.execs.run(FILES, &arguments).await?;
+        let output = self.shell.run(FILES, &arguments).await?;
         if output.status == 0 { Ok(output) } else { Err(failed(target, &output)) }
     }
 
@@ -114,9 +124,8 @@ impl AgentlessFiles {
         let path = argument(target);
         let mut arguments = vec![verb, &path];
         arguments.extend(further);
-        let tool = self.execs.tool(target.about.operation, FILES, &arguments, false).await?;
-        let (execs, target) = (self.execs.clone(), target.clone());
-        let mut answer = ToolStream { execs, target, tool, stderr: Vec::new() };
+        let script = self.shell.stream(target.about.operation, FILES, &arguments).await?;
+        let mut answer = Answer { target: target.clone(), script };
         let mut received = BytesMut::new();
         while received.len() < OK.len() {
             match answer.next().await {
@@ -162,13 +171,13 @@ impl AgentlessFiles {
         created: bool,
     ) -> StagingGuard {
         let arguments = [argument(target), staged.to_owned(), yes(created).to_owned()];
-        StagingGuard { execs: self.execs.clone(), arguments: Some(arguments) }
+        StagingGuard { shell: Arc::clone(&self.shell), arguments: Some(arguments) }
     }
 }
 
 /// Removes a staged file unless it was committed. Dropping the guard removes the file in the background.
 pub(super) struct StagingGuard {
-    execs: Execs,
+    shell: Arc<dyn ShellHost>,
     arguments: Option<[String; 3]>,
 }
 
@@ -180,7 +189,7 @@ impl StagingGuard {
     /// Removes the staged file now, unless it was committed.
     pub(super) async fn finish(mut self, is_committed: bool) {
         if !is_committed && let Some([path, staged, created]) = &self.arguments {
-            let dropped = self.execs.run(FILES, &["drop", path, staged, created]).await;
+            let dropped = self.shell.run(FILES, &["drop", path, staged, created]).await;
             if let Err(error) = dropped {
                 tracing::debug!(%error, "a staged file may be left");
             }
@@ -192,49 +201,37 @@ impl StagingGuard {
 impl Drop for StagingGuard {
     fn drop(&mut self) {
         let Some([path, staged, created]) = self.arguments.take() else { return };
-        let execs = self.execs.clone();
-        self.execs.runtime.spawn(async move {
+        let shell = Arc::clone(&self.shell);
+        self.shell.spawn(Box::pin(async move {
             // An abandoned operation may create the file after the first attempt.
             for delay in [Duration::ZERO, RETRY_DELAY] {
                 sleep(delay).await;
-                if let Err(error) = execs.run(FILES, &["drop", &path, &staged, &created]).await {
+                if let Err(error) = shell.run(FILES, &["drop", &path, &staged, &created]).await {
                     tracing::debug!(%error, "a staged file may be left");
                 }
             }
-        });
+        }));
     }
 }
 
-/// Standard output of a tool. The last item is an error if the tool failed.
-struct ToolStream {
-    execs: Execs,
+/// Standard output of a script. The last item is an error if the script failed.
+struct Answer {
     target: Target,
-    tool: Tool,
-    stderr: Vec<u8>,
+    script: Box<dyn ScriptStream>,
 }
 
-impl ToolStream {
+impl Answer {
     async fn next(&mut self) -> Option<Result<Bytes>> {
-        const MAX_STDERR: usize = 64 << 10;
-        let operation = self.target.about.operation;
-        loop {
-            match self.tool.next().await {
-                Ok(Some((0, chunk))) => return Some(Ok(chunk)),
-                Ok(Some((_, chunk))) => {
-                    let room = MAX_STDERR.saturating_sub(self.stderr.len()).min(chunk.len());
-                    self.stderr.extend_from_slice(&chunk[..room]);
-                }
-                Ok(None) => break,
-                Err(error) => return Some(Err(self.execs.lost(operation).with_source(error))),
-            }
-        }
-        let status = match self.execs.tool_status(&mut self.tool).await {
-            Ok(status) => status,
+        match self.script.next().await {
+            Ok(Some(chunk)) => return Some(Ok(chunk)),
+            Ok(None) => {}
             Err(error) => return Some(Err(error)),
-        };
-        let stderr = std::mem::take(&mut self.stderr);
-        let output = ToolOutput { status, stdout: Vec::new(), stderr };
-        (status != 0).then(|| Err(failed(&self.target, &output)))
+        }
+        match self.script.finish().await {
+            Ok(output) if output.status == 0 => None,
+            Ok(output) => Some(Err(failed(&self.target, &output))),
+            Err(error) => Some(Err(error)),
+        }
     }
 }
 
@@ -254,7 +251,7 @@ async fn read_ahead(content: &mut ByteStream) -> Result<(Vec<Bytes>, bool)> {
 }
 
 #[async_trait]
-impl FileSystem for AgentlessFiles {
+impl FileSystem for ShellFiles {
     async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
         let target = self.target("read_file", path)?;
         let length = match range.length {
@@ -286,7 +283,7 @@ impl FileSystem for AgentlessFiles {
         let content: ByteStream = Box::pin(stream::iter(chunks.into_iter().map(Ok)).chain(content));
         let guard = self.staging_guard(&target, &staged, false);
         let written = async {
-            let (output, written) = self.execs.feed(FILES, &arguments, content).await?;
+            let (output, written) = self.shell.feed(FILES, &arguments, content).await?;
             if output.status != 0 {
                 return Err(failed(&target, &output));
             }
@@ -307,9 +304,9 @@ impl FileSystem for AgentlessFiles {
     async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
         let target = self.target("list_files", path)?;
         let path = argument(&target);
-        let mut output = ToolOutput::default();
+        let mut output = ScriptOutput::default();
         for _ in 0..MAX_LIST_ATTEMPTS {
-            output = self.execs.run(FILES, &["list", &path]).await?;
+            output = self.shell.run(FILES, &["list", &path]).await?;
             if output.status != CHANGED_STATUS {
                 break;
             }
@@ -375,8 +372,8 @@ impl FileSystem for AgentlessFiles {
     }
 
     async fn watch(&self, _path: &str, _recursive: bool) -> Result<WatchStream> {
-        let message = "changes of files are not reported without Python in the image";
-        Err(Error::unsupported("watch_files", message).with_hint(NEEDS_PYTHON_FOR_MORE))
+        let message = "changes of files are not reported here";
+        Err(Error::unsupported("watch_files", message).with_hint(self.watch_hint))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Parses the output and the errors of an image's tools about files.
 
 use sandbox_core::{Error, ErrorKind, FileInfo, FileKind};
-use sandbox_engine::files::{Target, names};
 
-use super::exec::ToolOutput;
+use super::ScriptOutput;
+use crate::files::{Target, names};
 
 /// Bits of a mode with the kind of a file, and the kinds.
 const KIND: u32 = 0o170_000;
@@ -52,7 +52,7 @@ fn entry(parent: &str, facts: &[u8], name: &[u8], target: &[u8]) -> Option<FileI
 }
 
 /// Returns the error of a failed operation, by the status of the script or the message of the tool.
-pub(super) fn failed(target: &Target, output: &ToolOutput) -> Error {
+pub(super) fn failed(target: &Target, output: &ScriptOutput) -> Error {
     use rustix::io::Errno;
     let about = &target.about;
     let message = output.last_error();
@@ -131,8 +131,8 @@ fn parse_errno(message: &str) -> Option<rustix::io::Errno> {
 mod tests {
     use super::*;
 
-    fn output(status: i64, message: &str) -> ToolOutput {
-        ToolOutput { status, stdout: Vec::new(), stderr: message.as_bytes().to_vec() }
+    fn output(status: i64, message: &str) -> ScriptOutput {
+        ScriptOutput { status, stdout: Vec::new(), stderr: message.as_bytes().to_vec() }
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! Byte queue between the connection with the engine and the reader or writer of a command's stream.
+//! Byte queue between the connection with the host and the reader or writer of a command's stream.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use sandbox_engine::ChunkQueue;
-use sandbox_engine::host::{Readable, Writable};
 use tokio::sync::Notify;
+
+use crate::ChunkQueue;
+use crate::host::{Readable, Writable};
 
 /// Bytes in a queue above which a writer has to wait.
 const MAX_WAITING: usize = 256 << 10;

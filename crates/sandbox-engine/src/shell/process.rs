@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
-use sandbox_engine::host::{Exit, Process, Terminal};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::exec::Execs;
+use super::ShellHost;
+use crate::host::{Exit, Process, Terminal};
 
 /// Script that sends signals.
 const SIGNAL: &str = include_str!("signal.sh");
@@ -72,7 +72,7 @@ pub(super) fn exit_of(status: i32) -> Exit {
     }
 }
 
-/// Identity of a command's process in its container.
+/// Identity of a command's process in its sandbox.
 #[derive(Clone, Debug)]
 pub(super) struct ProcessIdentity {
     pub(super) pid: u32,
@@ -82,21 +82,21 @@ pub(super) struct ProcessIdentity {
     pub(super) leader: u32,
 }
 
-/// A command that was started by an engine exec.
+/// A command that was started below a shell.
 #[derive(Clone, Debug)]
-pub(super) struct ExecProcess {
-    pub(super) execs: Execs,
+pub(super) struct ShellProcess {
+    pub(super) shell: Arc<dyn ShellHost>,
     pub(super) identity: ProcessIdentity,
     pub(super) exit: Arc<ExitState>,
 }
 
-impl ExecProcess {
+impl ShellProcess {
     /// Sends a signal to `alone`, `tree` or `leader`. Returns whether the command was alive before.
     async fn send(&self, signal: i32, target: &str) -> Result<bool> {
         let ProcessIdentity { pid, since, leader } = &self.identity;
         let (signal, pid, leader) = (signal.to_string(), pid.to_string(), leader.to_string());
         let arguments = [&*signal, target, &pid, since, &leader];
-        let output = self.execs.run(SIGNAL, &arguments).await?;
+        let output = self.shell.run(SIGNAL, &arguments).await?;
         match output.status {
             0 => Ok(output.stdout.starts_with(b"yes")),
             _ => {
@@ -113,7 +113,7 @@ impl ExecProcess {
 }
 
 #[async_trait]
-impl Process for ExecProcess {
+impl Process for ShellProcess {
     fn pid(&self) -> u32 {
         self.identity.pid
     }
@@ -136,7 +136,7 @@ impl Process for ExecProcess {
     }
 
     async fn exit(&self) -> Result<Exit> {
-        self.exit.ended().await.ok_or_else(|| self.execs.lost("command"))
+        self.exit.ended().await.ok_or_else(|| self.shell.lost("command"))
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
@@ -144,13 +144,13 @@ impl Process for ExecProcess {
             return Ok(());
         }
         let process = self.clone();
-        self.execs.runtime.spawn(async move {
+        self.shell.spawn(Box::pin(async move {
             let sent = process.send(signal, "alone").await;
             // The report of the exit comes behind the output, which may never be read.
             if signal == SIGKILL && sent.is_ok_and(|was_alive| was_alive) {
                 process.exit.set(Some(exit_of(SIGNAL_STATUS_BASE + SIGKILL)));
             }
-        });
+        }));
         Ok(())
     }
 
@@ -158,11 +158,11 @@ impl Process for ExecProcess {
         self.send(signal, "tree").await.map(drop)
     }
 
-    /// Kills the command with everything that it started, and sets its exit: the engine reports the exit only when all output
+    /// Kills the command with everything that it started, and sets its exit: the host reports the exit only when all output
     /// is read, which may be never.
     async fn kill_tree(&self) -> Result<()> {
         let sent = self.send(SIGKILL, "tree").await;
-        if self.execs.is_closed() {
+        if self.shell.is_closed() {
             self.exit.set(None);
             return Ok(());
         }
@@ -194,15 +194,15 @@ impl Process for ExecProcess {
 
 /// The terminal of a command.
 #[derive(Debug)]
-pub(super) struct ExecTerminal {
-    pub(super) execs: Execs,
+pub(super) struct ShellTerminal {
+    pub(super) shell: Arc<dyn ShellHost>,
     pub(super) id: String,
 }
 
 #[async_trait]
-impl Terminal for ExecTerminal {
+impl Terminal for ShellTerminal {
     async fn resize(&self, size: PtySize) -> Result<()> {
-        self.execs.resize(&self.id, size).await
+        self.shell.resize(&self.id, size).await
     }
 }
 

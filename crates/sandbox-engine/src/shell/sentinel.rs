@@ -1,22 +1,23 @@
-//! Finds sentinel lines of the backend's scripts in the output of a command.
+//! Finds sentinel lines of the scripts in the output of a command.
 
 use bytes::{Bytes, BytesMut};
 
 /// Splits output at lines that begin with a secret word, and passes everything else.
 #[derive(Debug)]
-pub(super) struct SentinelScanner {
+pub struct SentinelScanner {
     word: Vec<u8>,
     buffered: BytesMut,
 }
 
 impl SentinelScanner {
-    pub(super) fn new(word: &str) -> Self {
+    /// Looks for lines that begin with `word`.
+    pub fn new(word: &str) -> Self {
         Self { word: word.as_bytes().to_vec(), buffered: BytesMut::new() }
     }
 
     /// Adds output. Returns the bytes before the next sentinel line, and the rest of that line. After a line it has to be
     /// called again, with empty output.
-    pub(super) fn scan(&mut self, data: &[u8]) -> (Bytes, Option<String>) {
+    pub fn scan(&mut self, data: &[u8]) -> (Bytes, Option<String>) {
         self.buffered.extend_from_slice(data);
         let Some(at) = memchr::memmem::find(&self.buffered, &self.word) else {
             let passed = self.buffered.len() - self.partial_word();
@@ -38,7 +39,7 @@ impl SentinelScanner {
     }
 
     /// Returns the buffered bytes at the end of the output.
-    pub(super) fn rest(&mut self) -> Bytes {
+    pub fn rest(&mut self) -> Bytes {
         self.buffered.split().freeze()
     }
 }

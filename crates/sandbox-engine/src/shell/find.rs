@@ -1,9 +1,9 @@
 //! Finds files by name and lines by content.
 
 use sandbox_core::{FindFiles, FoundFile, Result};
-use sandbox_engine::files::{glob, names};
 
-use super::files::{AgentlessFiles, malformed_output};
+use super::files::{ShellFiles, malformed_output};
+use crate::files::{glob, names};
 
 /// Default and highest number of results.
 const DEFAULT_LIMIT: usize = 10_000;
@@ -14,7 +14,7 @@ const MAX_TEXT: usize = 64 << 10;
 const MAX_LINE: usize = 4096;
 
 /// Finds the files or lines of a query.
-pub(super) async fn find(files: &AgentlessFiles, query: FindFiles) -> Result<Vec<FoundFile>> {
+pub(super) async fn find(files: &ShellFiles, query: FindFiles) -> Result<Vec<FoundFile>> {
     let target = files.target("find_files", &query.root)?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
     if limit == 0 || limit > MAX_RESULTS {

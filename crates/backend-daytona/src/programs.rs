@@ -1,0 +1,454 @@
+//! Programs of a sandbox, through its toolbox: scripts as commands that are waited for, commands in sessions, terminals.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, stream};
+use sandbox_cloud::Connections;
+use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
+use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
+use sandbox_engine::background_runtime::{self, background};
+use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::shell::{
+    AttachedProgram, ProgramOutput, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
+    start_command,
+};
+use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use crate::client_factory::ApiFactory;
+use crate::error::lost;
+use crate::scripts;
+use crate::session_log::follow;
+use crate::toolbox::Toolbox;
+use crate::wire::{PtyControl, Sandbox};
+
+/// Bytes of input that are sent at once.
+const INPUT_SIZE: usize = 32 << 10;
+
+/// Line that ends the input of a command of a session.
+const END_OF_INPUT: &str = ".\n";
+
+/// Messages of a terminal that wait for their reader. The toolbox drops a reader that is slow, so they are read at once.
+const MAX_WAITING: usize = 64 << 20;
+
+/// Time for a terminal to be connected.
+const TERMINAL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Beginning of the ids of terminals.
+const TERMINAL: &str = "pty/";
+
+/// The programs of one sandbox. All requests are sent from the background runtime, which outlives that of a caller.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    factory: ApiFactory,
+    sandbox: Sandbox,
+    /// Sessions in which no command runs.
+    idle: Mutex<Vec<String>>,
+    over: watch::Sender<bool>,
+    own: Weak<Self>,
+}
+
+impl Programs {
+    pub(crate) fn new(factory: &ApiFactory, sandbox: Sandbox) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            // Connections belong to one runtime, and these to the background.
+            factory: ApiFactory::new(factory.config.clone()),
+            sandbox,
+            idle: Mutex::default(),
+            over: watch::Sender::new(false),
+            own: Weak::clone(own),
+        })
+    }
+
+    /// Ends what waits for the sandbox: it has ended.
+    pub(crate) fn end(&self) {
+        self.over.send_replace(true);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Returns the toolbox, for requests from the background runtime.
+    pub(crate) fn toolbox(&self, operation: &'static str) -> Result<Toolbox> {
+        self.factory.toolbox(operation, &self.sandbox, Connections::Shared)
+    }
+
+    /// Takes back a session whose command has ended.
+    pub(crate) fn release(&self, session: String) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+    }
+
+    fn own(&self) -> Result<Arc<Self>> {
+        self.own.upgrade().ok_or_else(|| self.lost("command"))
+    }
+
+    /// Runs a script, with files as its input and output where these are named.
+    async fn run_script(
+        &self,
+        operation: &'static str,
+        [input, output]: [&str; 2],
+        script: &str,
+        arguments: &[&str],
+    ) -> Result<ScriptOutput> {
+        let word = random_hex(16);
+        let line = scripts::run(&word, input, output, script, arguments);
+        let toolbox = self.toolbox(operation)?;
+        let executed = background(async move { toolbox.execute(operation, &line).await }).await?;
+        let executed = executed?;
+        scripts::answer(operation, &word, executed.result.as_deref().unwrap_or_default())
+    }
+
+    /// Starts a program in a session that is idle, or a new one.
+    async fn start_in_session(self: Arc<Self>, program: ShellProgram) -> Result<AttachedProgram> {
+        let line = scripts::program(&program.env, program.stdin, &program.argv)?;
+        let toolbox = self.toolbox("start_command")?;
+        let (session, command) = self.start_line(&toolbox, &line).await?;
+        let (input, reader) = duplex(INPUT_SIZE);
+        if program.stdin {
+            tokio::spawn(feed_session(toolbox, session.clone(), command.clone(), reader));
+        }
+        let id = format!("{session}/{command}");
+        let output = follow(self, session, command);
+        Ok(AttachedProgram { id, output, input: Box::pin(input) })
+    }
+
+    async fn start_line(&self, toolbox: &Toolbox, line: &str) -> Result<(String, String)> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(session) = idle {
+            match toolbox.start(&session, line).await {
+                Ok(command) => return Ok((session, command)),
+                // The session is gone, as after a stop of the sandbox.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let session = format!("code-sandboxes-{}", random_hex(8));
+        toolbox.create_session(&session).await?;
+        let command = toolbox.start(&session, line).await?;
+        Ok((session, command))
+    }
+
+    /// Starts a program on a terminal: the user's shell is replaced by it.
+    async fn start_on_terminal(
+        self: Arc<Self>,
+        program: ShellProgram,
+        size: PtySize,
+    ) -> Result<AttachedProgram> {
+        let operation = "start_command";
+        let toolbox = self.toolbox(operation)?;
+        let file = staging();
+        let text = scripts::program_file(&program.env, &program.argv)?;
+        toolbox.upload_bytes(operation, &file, text).await?;
+        let id = format!("code-sandboxes-{}", random_hex(8));
+        let connected = timeout(TERMINAL_TIMEOUT, async {
+            let (mut sender, mut receiver) = toolbox.terminal(&id, size).await?.split();
+            until_connected(&mut receiver).await?;
+            sender.text(format!(" exec /bin/sh {file}\n")).await?;
+            Ok((sender, receiver))
+        });
+        let connected = connected.await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Timeout, operation, "the terminal was not ready in time"))
+        });
+        let (sender, receiver) = match connected {
+            Ok(connected) => connected,
+            Err(error) => {
+                let _ = toolbox.remove(&file).await;
+                return Err(error);
+            }
+        };
+        let (input, reader) = duplex(INPUT_SIZE);
+        tokio::spawn(feed_terminal(sender, reader));
+        let output = terminal_output(receiver);
+        Ok(AttachedProgram { id: format!("{TERMINAL}{id}"), output, input: Box::pin(input) })
+    }
+
+    /// Removes a file that was staged, in the background.
+    fn unstage(&self, file: String) {
+        let Ok(toolbox) = self.toolbox("files") else { return };
+        background_runtime::spawn(async move {
+            if let Err(error) = toolbox.remove(&file).await {
+                tracing::debug!(%error, file, "a temporary file may be left in the sandbox");
+            }
+        });
+    }
+}
+
+/// Returns a name for a temporary file.
+fn staging() -> String {
+    format!("/tmp/.sandbox-{}", random_hex(8))
+}
+
+/// Sends the input of a command of a session, and its end.
+async fn feed_session(toolbox: Toolbox, session: String, command: String, mut from: DuplexStream) {
+    let mut buffer = vec![0; INPUT_SIZE];
+    let mut sent = Ok(());
+    while sent.is_ok() {
+        match from.read(&mut buffer).await {
+            Ok(count) if count > 0 => {
+                let line = format!("{}\n", STANDARD.encode(&buffer[..count]));
+                sent = toolbox.input(&session, &command, &line).await;
+            }
+            _ => break,
+        }
+    }
+    // Without it the session would wait for input for ever.
+    if let Err(error) = sent.and(toolbox.input(&session, &command, END_OF_INPUT).await) {
+        tracing::debug!(%error, "the input of a command has ended early");
+    }
+}
+
+async fn feed_terminal(mut into: SocketSender, mut from: DuplexStream) {
+    let mut buffer = vec![0; INPUT_SIZE];
+    while let Ok(count) = from.read(&mut buffer).await {
+        if count == 0 || into.binary(Bytes::copy_from_slice(&buffer[..count])).await.is_err() {
+            break;
+        }
+    }
+}
+
+async fn until_connected(receiver: &mut SocketReceiver) -> Result<()> {
+    let failed = |why: String| {
+        Error::new(
+            ErrorKind::Unavailable,
+            "start_command",
+            format!("no terminal could be opened: {why}"),
+        )
+    };
+    loop {
+        match receiver.next().await {
+            Some(SocketMessage::Text(text)) => {
+                let control: PtyControl = serde_json::from_str(&text).unwrap_or_default();
+                match control.status.as_str() {
+                    "connected" => return Ok(()),
+                    "error" => return Err(failed(control.error.unwrap_or_default().to_string())),
+                    _ => {}
+                }
+            }
+            Some(SocketMessage::Binary(_)) => {}
+            Some(SocketMessage::Closed { reason, .. }) => return Err(failed(reason)),
+            None => return Err(failed("the connection broke".to_owned())),
+        }
+    }
+}
+
+/// Reads a terminal as fast as it writes, up to a bound, and passes the output on.
+fn terminal_output(mut receiver: SocketReceiver) -> ProgramOutput {
+    let (sender, queue) = mpsc::unbounded_channel::<Bytes>();
+    let waiting = Arc::new(tokio::sync::Semaphore::new(MAX_WAITING));
+    let room = Arc::clone(&waiting);
+    tokio::spawn(async move {
+        while let Some(message) = receiver.next().await {
+            let data = match message {
+                SocketMessage::Binary(data) => data,
+                SocketMessage::Text(text) => match serde_json::from_str::<PtyControl>(&text) {
+                    Ok(control) if control.kind == "control" => {
+                        if control.status == "exited" {
+                            break;
+                        }
+                        continue;
+                    }
+                    _ => Bytes::from(text),
+                },
+                SocketMessage::Closed { .. } => break,
+            };
+            let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
+            let Ok(permit) = room.acquire_many(size).await else { break };
+            permit.forget();
+            if sender.send(data).is_err() {
+                break;
+            }
+        }
+    });
+    Box::pin(stream::unfold((queue, waiting), |(mut queue, waiting)| async move {
+        let data = queue.recv().await?;
+        waiting.add_permits(data.len());
+        Some((Ok((0, data)), (queue, waiting)))
+    }))
+}
+
+#[async_trait]
+impl ShellHost for Programs {
+    async fn start(
+        &self,
+        _operation: &'static str,
+        program: ShellProgram,
+    ) -> Result<AttachedProgram> {
+        let own = self.own()?;
+        background(async move {
+            match program.terminal {
+                None => own.start_in_session(program).await,
+                Some(size) => own.start_on_terminal(program, size).await,
+            }
+        })
+        .await?
+    }
+
+    /// Returns nothing: the toolbox knows the status of the shell around a program.
+    async fn status(&self, _id: &str) -> Option<i64> {
+        None
+    }
+
+    async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
+        let id = id.strip_prefix(TERMINAL).unwrap_or(id).to_owned();
+        let toolbox = self.toolbox("resize")?;
+        background(async move { toolbox.resize(&id, size).await }).await?
+    }
+
+    async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
+        self.run_script("tool", ["", ""], script, arguments).await
+    }
+
+    async fn feed(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        content: ByteStream,
+    ) -> Result<(ScriptOutput, u64)> {
+        let file = staging();
+        let toolbox = self.toolbox("write_file")?;
+        let counted = Arc::new(Mutex::new((0_u64, None)));
+        let count = Arc::clone(&counted);
+        let content = content.map(move |chunk| {
+            let mut counted = count.lock().unwrap_or_else(PoisonError::into_inner);
+            match &chunk {
+                Ok(chunk) => counted.0 += chunk.len() as u64,
+                Err(error) => counted.1 = Some((error.kind(), error.to_string())),
+            }
+            chunk
+        });
+        let staged = Staged { programs: self, file: Some(file.clone()) };
+        let sent = {
+            let file = file.clone();
+            background(async move { toolbox.upload("write_file", &file, Box::pin(content)).await })
+                .await?
+        };
+        let (size, failed) = counted.lock().map(|counted| counted.clone()).unwrap_or_default();
+        if let Some((kind, message)) = failed {
+            return Err(Error::new(kind, "write_file", message));
+        }
+        sent?;
+        let output = self.run_script("write_file", [&file, ""], script, arguments).await?;
+        staged.done();
+        Ok((output, size))
+    }
+
+    async fn stream(
+        &self,
+        operation: &'static str,
+        script: &str,
+        arguments: &[&str],
+    ) -> Result<Box<dyn ScriptStream>> {
+        let file = staging();
+        let mut staged = Staged { programs: self, file: Some(file.clone()) };
+        let output = self.run_script(operation, ["", &file], script, arguments).await?;
+        let toolbox = self.toolbox(operation)?;
+        let path = file.clone();
+        let content = background(async move { toolbox.download(operation, &path).await }).await??;
+        staged.file = None;
+        Ok(Box::new(StagedOutput { programs: self.own()?, file: Some(file), content, output }))
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) {
+        background_runtime::spawn(work);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_over()
+    }
+
+    async fn closed(&self) {
+        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+
+    fn lost(&self, operation: &'static str) -> Error {
+        if self.is_over() {
+            return Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
+        }
+        lost(operation, "the command")
+    }
+}
+
+/// Removes a staged file when it is dropped, unless that was done.
+struct Staged<'a> {
+    programs: &'a Programs,
+    file: Option<String>,
+}
+
+impl Staged<'_> {
+    fn done(mut self) {
+        self.file = None;
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.programs.unstage(file);
+        }
+    }
+}
+
+/// The output of a script, in a file that is removed afterwards.
+struct StagedOutput {
+    programs: Arc<Programs>,
+    file: Option<String>,
+    content: ByteStream,
+    output: ScriptOutput,
+}
+
+#[async_trait]
+impl ScriptStream for StagedOutput {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        self.content.next().await.transpose()
+    }
+
+    async fn finish(&mut self) -> Result<ScriptOutput> {
+        Ok(std::mem::take(&mut self.output))
+    }
+}
+
+impl Drop for StagedOutput {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.programs.unstage(file);
+        }
+    }
+}
+
+/// Commands of a sandbox. Code runs in the provider's interpreter, which is no process of this host.
+#[derive(Debug)]
+pub(crate) struct ProgramHost(pub(crate) Arc<Programs>);
+
+#[async_trait]
+impl ProcessHost for ProgramHost {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        let shell: Arc<dyn ShellHost> = Arc::<Programs>::clone(&self.0);
+        start_command(&shell, spec).await
+    }
+
+    /// A service in the internet takes a moment.
+    fn start_allowance(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
+        Err(Error::unsupported("start_interpreter", "daytona has its own interpreter"))
+    }
+
+    /// Ends what waits here. The sandbox itself is ended through the API.
+    fn kill(&self) {
+        self.0.end();
+    }
+
+    async fn closed(&self) {
+        ShellHost::closed(&*self.0).await;
+    }
+}

@@ -1,0 +1,48 @@
+//! The behaviour suite over sandboxes of a server of ours that speaks as Daytona does.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use backend_daytona::{DaytonaBackend, DaytonaConfig};
+use sandbox_conformance::Target;
+use sandbox_core::Secret;
+use sandbox_test_server::daytona::{DaytonaServer, KEY, Options};
+
+/// The groups about what this backend does itself.
+const GROUPS: [&str; 5] = ["commands", "contexts", "exec", "lifecycle", "unsupported"];
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let server = runtime.block_on(DaytonaServer::start(Options::default())).expect("a server");
+    let state = tempfile::tempdir().expect("a folder");
+    let mut config = DaytonaConfig::default();
+    config.api_key = Some(Secret::new(KEY));
+    config.api_url = Some(server.api_url());
+    config.state_dir = Some(state.path().to_owned());
+    let target = Target::new("daytona", move || Arc::new(DaytonaBackend::new(config.clone())));
+    let target = of_daytona(target).part(GROUPS, "left to `cargo xtask test --full`");
+    sandbox_conformance::main(target.exposes_this_host())
+}
+
+/// What Daytona does otherwise, by design.
+fn of_daytona(target: Target) -> Target {
+    const MINUTES: &str = "the provider counts times in whole minutes";
+    const OTHERS: &str = "the toolbox does not tell what another handle runs";
+    const FILES: &str = "a snapshot of the provider has files, and no description and no variables";
+    const INPUT: &str = "the toolbox takes input for a command that has closed it";
+    const LINES: &str = "the interpreter is the provider's, and takes Python alone";
+    target
+        .differs("lifecycle::idle_timeout_ends_it", MINUTES)
+        .differs("lifecycle::use_holds_off_the_idle_timeout", MINUTES)
+        .differs("detached::it_expires_though_nobody_looks", MINUTES)
+        .differs("detached::a_run_of_another", OTHERS)
+        .differs("snapshots::it_is_listed_until_it_is_deleted", FILES)
+        .differs("snapshots::code_meets_no_child_that_it_has_not_started", FILES)
+        .differs("commands::one_that_closes_its_input_takes_nothing", INPUT)
+        .differs("exec::shell_lines", LINES)
+        .differs(
+            "files::stat_tells_what_is_there",
+            "the tools of an image tell times in whole seconds",
+        )
+}

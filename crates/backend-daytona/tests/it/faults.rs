@@ -1,0 +1,52 @@
+//! What breaks on the way: cut streams, one failing answer, an expired key.
+
+use sandbox_core::ErrorKind;
+use sandbox_test_server::Fault;
+use serde_json::json;
+
+use crate::Fixture;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_log_is_read_on_where_it_broke() {
+    let f = Fixture::new().await;
+    let sandbox = f.sandbox().await;
+    f.server.faults().add("", "logs", Fault::Cut(1000), 1);
+    f.server.faults().add("", "logs", Fault::Cut(2500), 1);
+    let line = "i=0; while [ $i -lt 400 ]; do echo line $i; i=$((i+1)); done; exit 4";
+    let done = sandbox.commands().run(line).await.unwrap();
+    let expected: String = (0..400).map(|number| format!("line {number}\n")).collect();
+    assert_eq!((done.stdout, done.exit_code), (expected, 4));
+    assert!(f.server.faults().is_empty(), "both cuts happened");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_bad_answer_of_a_read_is_asked_again() {
+    let f = Fixture::new().await;
+    let sandbox = f.sandbox().await;
+    sandbox.files().write("a", "b").await.unwrap();
+    let bad = Fault::Answer(502, json!({"message": "bad gateway"}), vec![]);
+    f.server.faults().add("GET", "/files/download", bad, 1);
+    assert_eq!(&sandbox.files().read("a").await.unwrap()[..], b"b");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_never_started_twice() {
+    let f = Fixture::new().await;
+    let sandbox = f.sandbox().await;
+    f.server.faults().add("POST", "/exec", Fault::LoseAnswer, 1);
+    let error = sandbox.commands().run("echo x >>ran").await.unwrap_err();
+    assert_eq!(error.effect(), sandbox_core::Effect::Unknown, "{error:?}");
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert_eq!(&sandbox.files().read("ran").await.unwrap()[..], b"x\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_key_says_so() {
+    let f = Fixture::new().await;
+    let sandbox = f.sandbox().await;
+    let expired = json!({"statusCode": 401, "message": "Unauthorized"});
+    f.server.faults().add("POST", "/process/execute", Fault::Answer(401, expired, vec![]), 1);
+    let error = sandbox.files().list(".").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated);
+    assert!(error.hint().unwrap().contains("DAYTONA_API_KEY"));
+}

@@ -1,0 +1,173 @@
+//! Commands and files of a sandbox through programs of its image: no agent and no Python.
+//!
+//! A backend brings a [`ShellHost`], which starts programs and runs scripts of this module in the image's `/bin/sh`. On top
+//! of it are [`start_command`] and [`ShellFiles`]. The image needs a POSIX shell, and for files the usual tools.
+
+mod archive;
+mod byte_queue;
+mod command;
+mod files;
+mod find;
+mod parse_listing;
+mod process;
+mod sentinel;
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use sandbox_core::{ByteStream, Error, PtySize, Result};
+use tokio::io::AsyncWrite;
+
+pub use self::command::start_command;
+pub use self::files::ShellFiles;
+pub use self::sentinel::SentinelScanner;
+
+/// The shell of every image.
+pub const SHELL: &str = "/bin/sh";
+
+/// A program to start.
+#[derive(Clone, Debug, Default)]
+pub struct ShellProgram {
+    /// The program, with its path, and its arguments.
+    pub argv: Vec<String>,
+    /// Variables beside those of the sandbox.
+    pub env: Vec<(String, String)>,
+    /// True for a standard input; otherwise the program reads end of file.
+    pub stdin: bool,
+    /// The size of a terminal that replaces the pipes and controls a session of its own.
+    pub terminal: Option<PtySize>,
+}
+
+/// Chunks of output, each with its stream: 0 is standard output, 1 standard error. A terminal has only the first.
+pub type ProgramOutput = Pin<Box<dyn Stream<Item = io::Result<(usize, Bytes)>> + Send>>;
+
+/// The streams of a started program.
+pub struct AttachedProgram {
+    /// The id of the program, as the host has it.
+    pub id: String,
+    /// The output, exactly as it was written.
+    pub output: ProgramOutput,
+    /// The standard input. Shutting it down is its end.
+    pub input: Pin<Box<dyn AsyncWrite + Send>>,
+}
+
+impl fmt::Debug for AttachedProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttachedProgram").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// The output and the status of a script that has ended.
+#[derive(Clone, Debug, Default)]
+pub struct ScriptOutput {
+    /// The exit status.
+    pub status: i64,
+    /// The standard output.
+    pub stdout: Vec<u8>,
+    /// The standard error.
+    pub stderr: Vec<u8>,
+}
+
+impl ScriptOutput {
+    /// Returns the lines of standard error.
+    pub fn error_lines(&self) -> Vec<String> {
+        String::from_utf8_lossy(&self.stderr).lines().map(str::to_owned).collect()
+    }
+
+    /// Returns the last line of standard error, cut to 300 characters.
+    pub fn last_error(&self) -> String {
+        const MAX_SHOWN: usize = 300;
+        let text = String::from_utf8_lossy(&self.stderr);
+        let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        last.trim().chars().take(MAX_SHOWN).collect()
+    }
+}
+
+/// A running script whose standard output is read while it runs.
+#[async_trait]
+pub trait ScriptStream: Send {
+    /// Waits for the next chunk of standard output. Returns `None` at its end.
+    ///
+    /// # Errors
+    /// What broke the connection.
+    async fn next(&mut self) -> Result<Option<Bytes>>;
+
+    /// Returns the status and the standard error, after the end of standard output.
+    ///
+    /// # Errors
+    /// What kept the status from being known.
+    async fn finish(&mut self) -> Result<ScriptOutput>;
+}
+
+/// Starts programs and runs scripts in one sandbox.
+#[async_trait]
+pub trait ShellHost: fmt::Debug + Send + Sync + 'static {
+    /// Starts a program that leads a session of its own.
+    ///
+    /// # Errors
+    /// `Terminated` when the sandbox has ended, and what keeps the sandbox from being reached.
+    async fn start(
+        &self,
+        operation: &'static str,
+        program: ShellProgram,
+    ) -> Result<AttachedProgram>;
+
+    /// Returns the exit status of a program whose streams have ended, once the host reports the status.
+    async fn status(&self, id: &str) -> Option<i64>;
+
+    /// Sets the size of a program's terminal.
+    ///
+    /// # Errors
+    /// What keeps the sandbox from being reached.
+    async fn resize(&self, id: &str, size: PtySize) -> Result<()>;
+
+    /// Runs a script in [`SHELL`] to its end, without input.
+    ///
+    /// # Errors
+    /// As [`ShellHost::start`]; `ResourceExhausted` for output of more than 64 MiB.
+    async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput>;
+
+    /// Runs a script with that input. Returns the size of the input too.
+    ///
+    /// # Errors
+    /// As [`ShellHost::run`], and an error of the input.
+    async fn feed(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        content: ByteStream,
+    ) -> Result<(ScriptOutput, u64)>;
+
+    /// Starts a script whose output may be long.
+    ///
+    /// # Errors
+    /// As [`ShellHost::start`].
+    async fn stream(
+        &self,
+        operation: &'static str,
+        script: &str,
+        arguments: &[&str],
+    ) -> Result<Box<dyn ScriptStream>>;
+
+    /// Returns the soft and hard limit of open files that each command is started with. `None`: those of the sandbox.
+    fn open_files(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Does work in the background, which outlives its caller.
+    fn spawn(&self, work: BoxFuture<'static, ()>);
+
+    /// Returns true when the sandbox has ended.
+    fn is_closed(&self) -> bool;
+
+    /// Waits until the sandbox has ended.
+    async fn closed(&self);
+
+    /// Returns the error of an operation on a sandbox that has ended.
+    fn lost(&self, operation: &'static str) -> Error;
+}

@@ -1,0 +1,199 @@
+//! Terminals: a shell on a PTY, over one WebSocket (`daytona/_sync/process.py`, `daytona/handle/pty_handle.py`).
+
+use std::collections::HashMap;
+use std::sync::PoisonError;
+
+use axum::Json;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::StreamExt as _;
+use sandbox_core::{Command, CommandEvent, PtySize};
+use serde_json::{Value, json};
+
+use super::api::error;
+use super::toolbox::{Shared, no_content, started};
+
+const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
+const ENVS: &str = "X-Daytona-Pty-Envs~";
+
+fn number(query: &HashMap<String, String>, name: &str, default: u16) -> u16 {
+    query.get(name).and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// `GET /process/pty/create-connect`
+pub(crate) async fn connect(
+    State(registry): Shared,
+    Path(id): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+    headers: HeaderMap,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let (entry, cell) = match started(&registry, &id) {
+        Ok(found) => found,
+        Err(refused) => return refused,
+    };
+    let terminal = query.get("id").cloned().unwrap_or_default();
+    let size = PtySize { columns: number(&query, "cols", 80), rows: number(&query, "rows", 24) };
+    let offered = headers.get("sec-websocket-protocol").and_then(|value| value.to_str().ok());
+    let offered: Vec<&str> = offered.unwrap_or_default().split(',').map(str::trim).collect();
+    let controls = offered.contains(&EXIT_CONTROL);
+    let mut command = cell.commands().run(["/bin/bash", "--norc"]).pty(size).background();
+    let envs = offered.iter().find_map(|name| name.strip_prefix(ENVS));
+    let envs = envs.and_then(|text| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok());
+    let envs: Option<Value> = envs.and_then(|text| serde_json::from_slice(&text).ok());
+    for (name, value) in envs.as_ref().and_then(Value::as_object).into_iter().flatten() {
+        command = command.env(name, value.as_str().unwrap_or_default());
+    }
+    if let Some(cwd) = query.get("cwd") {
+        command = command.cwd(cwd);
+    }
+    let shell = match command.start().await {
+        Ok(shell) => shell,
+        Err(failed) => return error(400, &failed.to_string()),
+    };
+    let mut terminals = entry.terminals.lock().unwrap_or_else(PoisonError::into_inner);
+    terminals.insert(terminal.clone(), std::sync::Arc::clone(&shell.control));
+    drop(terminals);
+    let upgrade = upgrade.protocols([EXIT_CONTROL]);
+    upgrade.on_upgrade(move |socket| async move {
+        serve(socket, shell, controls).await;
+        let mut terminals = entry.terminals.lock().unwrap_or_else(PoisonError::into_inner);
+        terminals.remove(&terminal);
+    })
+}
+
+async fn serve(mut socket: WebSocket, shell: Command, controls: bool) {
+    let control = std::sync::Arc::clone(&shell.control);
+    let mut events = shell.events;
+    let connected = json!({"type": "control", "status": "connected"}).to_string();
+    if socket.send(Message::Text(connected.into())).await.is_err() {
+        return;
+    }
+    loop {
+        tokio::select! {
+            event = events.next() => match event {
+                Some(CommandEvent::Output { data, .. }) => {
+                    if socket.send(Message::Binary(data)).await.is_err() {
+                        return;
+                    }
+                }
+                Some(CommandEvent::Finished(outcome)) => {
+                    let code = outcome.exit_code;
+                    let reason = (code != 0).then_some("non-zero exit");
+                    if controls {
+                        let exited = json!({
+                            "type": "control", "status": "exited", "exitCode": code, "exitReason": reason,
+                        });
+                        let _ = socket.send(Message::Text(exited.to_string().into())).await;
+                    }
+                    let reason = json!({"exitCode": code, "exitReason": reason}).to_string();
+                    let code = if code == 0 { 1000 } else { 1011 };
+                    let frame = CloseFrame { code, reason: reason.into() };
+                    let _ = socket.send(Message::Close(Some(frame))).await;
+                    return;
+                }
+                Some(_) => {}
+                None => return,
+            },
+            message = socket.next() => match message {
+                Some(Ok(Message::Binary(data))) => {
+                    let _ = control.write_stdin(data).await;
+                }
+                Some(Ok(Message::Text(text))) => {
+                    let _ = control.write_stdin(text.to_string().into()).await;
+                }
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                // The terminal stays.
+                _ => {
+                    while let Some(event) = events.next().await {
+                        if matches!(event, CommandEvent::Finished(_)) {
+                            return;
+                        }
+                    }
+                    return;
+                }
+            },
+        }
+    }
+}
+
+pub(crate) async fn resize(
+    State(registry): Shared,
+    Path((id, terminal)): Path<(String, String)>,
+    Json(body): Json<Value>,
+) -> Response {
+    let (entry, _) = match started(&registry, &id) {
+        Ok(found) => found,
+        Err(refused) => return refused,
+    };
+    let control = {
+        let terminals = entry.terminals.lock().unwrap_or_else(PoisonError::into_inner);
+        terminals.get(&terminal).cloned()
+    };
+    let Some(control) = control else { return error(404, "PTY session not found") };
+    let number = |name: &str| body[name].as_u64().and_then(|n| u16::try_from(n).ok()).unwrap_or(1);
+    let size = PtySize { columns: number("cols"), rows: number("rows") };
+    match control.resize(size).await {
+        Ok(()) => Json(object(&terminal, size)).into_response(),
+        Err(failed) => error(410, &failed.to_string()),
+    }
+}
+
+fn object(id: &str, size: PtySize) -> Value {
+    json!({
+        "id": id, "cwd": "/workspace", "envs": {}, "cols": size.columns, "rows": size.rows, "active": true,
+        "lazyStart": false, "createdAt": chrono::Utc::now().to_rfc3339(),
+    })
+}
+
+pub(crate) async fn list(State(registry): Shared, Path(id): Path<String>) -> Response {
+    match started(&registry, &id) {
+        Ok((entry, _)) => {
+            let terminals = entry.terminals.lock().unwrap_or_else(PoisonError::into_inner);
+            let all: Vec<_> = terminals.keys().map(|id| object(id, PtySize::default())).collect();
+            Json(json!({"sessions": all})).into_response()
+        }
+        Err(refused) => refused,
+    }
+}
+
+pub(crate) async fn one(
+    State(registry): Shared,
+    Path((id, terminal)): Path<(String, String)>,
+) -> Response {
+    match started(&registry, &id) {
+        Ok((entry, _)) => {
+            let terminals = entry.terminals.lock().unwrap_or_else(PoisonError::into_inner);
+            match terminals.contains_key(&terminal) {
+                true => Json(object(&terminal, PtySize::default())).into_response(),
+                false => error(404, "PTY session not found"),
+            }
+        }
+        Err(refused) => refused,
+    }
+}
+
+pub(crate) async fn remove(
+    State(registry): Shared,
+    Path((id, terminal)): Path<(String, String)>,
+) -> Response {
+    let (entry, _) = match started(&registry, &id) {
+        Ok(found) => found,
+        Err(refused) => return refused,
+    };
+    let control = {
+        let mut terminals = entry.terminals.lock().unwrap_or_else(PoisonError::into_inner);
+        terminals.remove(&terminal)
+    };
+    match control {
+        Some(control) => {
+            let _ = control.signal(9, true).await;
+            no_content()
+        }
+        None => error(404, "PTY session not found"),
+    }
+}
