@@ -16,9 +16,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub struct ClientFactory {
     shared: OnceLock<reqwest::Client>,
+    is_http1: bool,
 }
 
 impl ClientFactory {
+    /// Makes a factory for clients that speak HTTP/1.1 alone: a request that is dropped ends its connection, so that
+    /// gateways and services notice it.
+    pub fn http1() -> Self {
+        Self { is_http1: true, ..Self::default() }
+    }
+
     /// Returns a client over the connections that all clients of this factory share.
     ///
     /// # Errors
@@ -27,7 +34,7 @@ impl ClientFactory {
         let http = match self.shared.get() {
             Some(http) => http.clone(),
             None => {
-                let made = connections()?;
+                let made = connections(self.is_http1)?;
                 self.shared.get_or_init(|| made).clone()
             }
         };
@@ -40,12 +47,14 @@ impl ClientFactory {
     /// # Errors
     /// As [`ClientFactory::client`].
     pub fn dedicated_client<A>(&self, service: Service, auth: A) -> Result<Client<A>> {
-        Ok(Client::new(connections()?, service, auth))
+        Ok(Client::new(connections(self.is_http1)?, service, auth))
     }
 }
 
-fn connections() -> Result<reqwest::Client> {
-    reqwest::Client::builder()
+fn connections(is_http1: bool) -> Result<reqwest::Client> {
+    let builder = reqwest::Client::builder();
+    let builder = if is_http1 { builder.http1_only() } else { builder };
+    builder
         // A key must not follow a redirection.
         .redirect(redirect::Policy::none())
         .user_agent(concat!("code-sandboxes/", env!("CARGO_PKG_VERSION")))

@@ -1,4 +1,8 @@
+<<<<<<<< HEAD:crates/sandbox-engine/src/shell/byte_queue.rs
 //! Byte queue between the connection with the host and the reader or writer of a command's stream.
+========
+//! Byte queue between a connection and the reader or writer of a command's stream.
+>>>>>>>> 7aebce96 (Commands that a shell starts move to the engine, for clouds without an agent):crates/sandbox-engine/src/shell_command/byte_queue.rs
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +19,7 @@ const MAX_WAITING: usize = 256 << 10;
 
 /// A queue with one writer and one reader.
 #[derive(Debug, Default)]
-pub(super) struct ByteQueue {
+pub struct ByteQueue {
     state: Mutex<State>,
     /// Wakes the task at the other end after a change.
     changed: Notify,
@@ -46,7 +50,7 @@ impl ByteQueue {
     }
 
     /// Appends a chunk, even to a full queue.
-    pub(super) fn push(&self, chunk: Bytes) {
+    pub fn push(&self, chunk: Bytes) {
         let mut state = self.state();
         if chunk.is_empty() || state.abandoned || state.ended {
             return;
@@ -56,19 +60,19 @@ impl ByteQueue {
     }
 
     /// Returns the number of unread bytes.
-    pub(super) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.state().chunks.len()
     }
 
     /// Ends the stream: no more bytes come.
-    pub(super) fn end(&self) {
+    pub fn end(&self) {
         let mut state = self.state();
         state.ended = true;
         self.notify(state);
     }
 
     /// Discards all bytes from now on: the reader is gone.
-    pub(super) fn abandon(&self) {
+    pub fn abandon(&self) {
         let mut state = self.state();
         state.abandoned = true;
         state.chunks.clear();
@@ -76,7 +80,7 @@ impl ByteQueue {
     }
 
     /// Waits until the queue is not full.
-    pub(super) async fn room(&self) {
+    pub async fn room(&self) {
         loop {
             let changed = self.changed.notified();
             {
@@ -90,7 +94,7 @@ impl ByteQueue {
     }
 
     /// Waits for the next chunk. Returns `None` at the end.
-    pub(super) async fn next(&self) -> Option<Bytes> {
+    pub async fn next(&self) -> Option<Bytes> {
         loop {
             let changed = self.changed.notified();
             {
@@ -108,11 +112,11 @@ impl ByteQueue {
     }
 }
 
-/// Reads the output of a command.
+/// Reads the output of a command. Dropping it discards what comes later.
 #[derive(Debug)]
-pub(super) struct Reader(pub(super) Arc<ByteQueue>);
+pub struct QueueReader(pub Arc<ByteQueue>);
 
-impl Readable for Reader {
+impl Readable for QueueReader {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.state();
         if !state.chunks.is_empty() || state.ended {
@@ -133,17 +137,17 @@ impl Readable for Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for QueueReader {
     fn drop(&mut self) {
         self.0.abandon();
     }
 }
 
-/// Writes the standard input of a command.
+/// Writes the standard input of a command. Dropping it ends the input.
 #[derive(Debug)]
-pub(super) struct Writer(pub(super) Arc<ByteQueue>);
+pub struct QueueWriter(pub Arc<ByteQueue>);
 
-impl Writable for Writer {
+impl Writable for QueueWriter {
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.state();
         if state.chunks.len() < MAX_WAITING || state.abandoned {
@@ -168,7 +172,7 @@ impl Writable for Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for QueueWriter {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -185,7 +189,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_queue_has_no_room_and_loses_nothing() {
         let queue = Arc::new(ByteQueue::default());
-        let reader = Reader(Arc::clone(&queue));
+        let reader = QueueReader(Arc::clone(&queue));
         assert!(poll_fn(|cx| reader.poll_readable(cx)).now_or_never().is_none());
         queue.room().await;
         queue.push(Bytes::from(vec![7; MAX_WAITING]));
@@ -201,7 +205,7 @@ mod tests {
     #[tokio::test]
     async fn a_writer_waits_for_room_and_fails_without_a_reader() {
         let queue = Arc::new(ByteQueue::default());
-        let writer = Writer(Arc::clone(&queue));
+        let writer = QueueWriter(Arc::clone(&queue));
         let data = vec![1; MAX_WAITING + 5];
         assert_eq!(writer.try_write(&data).unwrap(), MAX_WAITING);
         assert_eq!(writer.try_write(&data).unwrap_err().kind(), io::ErrorKind::WouldBlock);

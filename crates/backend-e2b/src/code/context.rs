@@ -1,0 +1,185 @@
+//! One context: the turn of its runs, its interrupt, and what is asked of it beside them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use sandbox_core::{Context, Error, ErrorKind, InterpreterState, Result};
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::time::timeout;
+
+use super::interpreter::{Execute, Interpreter};
+use super::wire::Line;
+
+/// Time for an interrupted interpreter to be free again, before it is started again.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
+
+/// Output that is kept of code of ours.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// Why a run is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    Interrupted,
+}
+
+/// A context of the code interpreter.
+#[derive(Debug)]
+pub(super) struct CodeContext {
+    pub(super) interpreter: Interpreter,
+    pub(super) described: Context,
+    /// The id at the interpreter. `None`: the default context of the language.
+    remote: Mutex<Option<String>>,
+    /// One run at a time, first in, first out.
+    pub(super) turn: Arc<AsyncMutex<()>>,
+    /// Stops the run that has its turn.
+    running: Mutex<Option<watch::Sender<Option<Stop>>>>,
+    /// Runs of ours, which the interpreter counts and users do not.
+    own_runs: AtomicU64,
+    /// The next run has a new interpreter.
+    pub(super) is_new: AtomicBool,
+}
+
+impl CodeContext {
+    pub(super) fn new(interpreter: Interpreter, described: Context, remote: Option<String>) -> Self {
+        Self {
+            interpreter,
+            described,
+            remote: Mutex::new(remote),
+            turn: Arc::default(),
+            running: Mutex::default(),
+            own_runs: AtomicU64::new(0),
+            is_new: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the id at the interpreter, where one was given.
+    pub(super) fn remote(&self) -> Option<String> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<watch::Sender<Option<Stop>>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Marks the context as running, until the guard is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> Running {
+        let (sender, stop) = watch::channel(None);
+        *self.running() = Some(sender);
+        Running { context: Arc::clone(self), stop }
+    }
+
+    pub(super) fn is_executing(&self) -> bool {
+        self.running().is_some()
+    }
+
+    /// Stops the run that has its turn. Returns false when there is none.
+    pub(super) fn interrupt(&self) -> bool {
+        let running = self.running();
+        let Some(sender) = running.as_ref() else { return false };
+        sender.send_replace(Some(Stop::Interrupted));
+        true
+    }
+
+    /// Returns a request for this context.
+    pub(super) fn request(&self, code: String) -> Execute {
+        let context = self.remote();
+        let is_default = context.is_none();
+        let other = self.described.language != super::PYTHON;
+        let language = (is_default && other).then(|| self.described.language.clone());
+        Execute { code, context, language, env: self.described.env.clone() }
+    }
+
+    /// Returns the number of a run of users, from that of the interpreter.
+    pub(super) fn count(&self, of_interpreter: u64) -> u64 {
+        of_interpreter.saturating_sub(self.own_runs.load(Ordering::Relaxed))
+    }
+
+    /// Runs code of ours in its turn, and returns what it prints.
+    pub(super) async fn ask(&self, operation: &'static str, code: String) -> Result<String> {
+        let _turn = self.turn.lock().await;
+        self.ask_now(operation, code).await
+    }
+
+    /// Runs code of ours, in the turn of the caller.
+    pub(super) async fn ask_now(&self, operation: &'static str, code: String) -> Result<String> {
+        let mut lines = self.interpreter.execute(&self.request(code)).await?;
+        let mut printed = String::new();
+        while let Some(line) = lines.next().await {
+            match line? {
+                Line::Count(_) => drop(self.own_runs.fetch_add(1, Ordering::Relaxed)),
+                Line::Output(0, text) if printed.len() < MAX_ANSWER => printed.push_str(&text),
+                Line::Error(error) => {
+                    let message = format!("the interpreter could not do it: {error}");
+                    return Err(Error::new(ErrorKind::Unavailable, operation, message));
+                }
+                Line::Died(why) => {
+                    self.is_new.store(true, Ordering::Relaxed);
+                    return Err(Error::new(ErrorKind::Unavailable, operation, why));
+                }
+                Line::End => return Ok(printed),
+                _ => {}
+            }
+        }
+        let message = "the connection to the code interpreter broke";
+        Err(Error::new(ErrorKind::ConnectionLost, operation, message))
+    }
+
+    /// Waits until an interrupted interpreter is free. One that is not is started again.
+    pub(super) async fn settle(&self) -> InterpreterState {
+        let probe = self.ask_now("run_code", String::new());
+        if matches!(timeout(INTERRUPT_GRACE, probe).await, Ok(Ok(_))) {
+            return InterpreterState::Kept;
+        }
+        if let Err(error) = self.restart("run_code").await {
+            tracing::debug!(%error, "a context is not started again");
+        }
+        InterpreterState::Lost
+    }
+
+    /// Ends the interpreter and starts it again, empty.
+    pub(super) async fn restart(&self, operation: &'static str) -> Result<()> {
+        let remote = match self.remote() {
+            Some(remote) => remote,
+            None => {
+                let there = self.interpreter.contexts(operation).await?;
+                let own = |context: &&super::interpreter::RemoteContext| {
+                    super::plain_name(&context.language) == self.described.language
+                };
+                // The interpreter lists its default context first.
+                match there.iter().find(own) {
+                    Some(found) => found.id.clone(),
+                    // It is started with its first run.
+                    None => return Ok(()),
+                }
+            }
+        };
+        self.interpreter.restart(operation, &remote).await?;
+        self.own_runs.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A run that has its turn.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) context: Arc<CodeContext>,
+    stop: watch::Receiver<Option<Stop>>,
+}
+
+impl Running {
+    /// Waits until the run is to be stopped.
+    pub(super) async fn stopped(&mut self) -> Stop {
+        match self.stop.wait_for(Option::is_some).await {
+            Ok(stop) => stop.unwrap_or(Stop::Interrupted),
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        *self.context.running() = None;
+    }
+}

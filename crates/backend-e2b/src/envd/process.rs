@@ -1,0 +1,547 @@
+//! Commands of a sandbox: processes of the daemon, each below a shell that reports its exit.
+//!
+//! Three properties of the daemon are met here. Its own time limit ends one process and not what that has started, so limits
+//! are ours, and the whole tree of a command is ended. A child that keeps the streams open delays the daemon's report of the
+//! exit, so the shell of the command reports the exit on the streams. And processes outlive a connection that was dropped, so
+//! a command that its caller drops is ended explicitly.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use sandbox_cloud::Connections;
+use sandbox_core::{Error, ErrorKind, PtySize, Result, random_hex};
+use sandbox_engine::background_runtime;
+use sandbox_engine::host::{
+    Exit, Process, ProcessHost, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,
+};
+use sandbox_engine::shell_command::{
+    ByteQueue, COMMAND, ExitState, ProcessIdentity, QueueReader, QueueWriter, SIGNAL,
+    SentinelScanner, exit_of,
+};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::Envd;
+use super::run::{InputKind, ProcessEvent, ProcessEvents};
+use crate::error::no_code;
+
+/// Puts the shell of a command into a session of its own, where there is a program for that, so that all of its processes
+/// are found.
+const OUTER: &str = "script=$1; shift\n\
+    if command -v setsid >/dev/null 2>&1; then setsid /bin/sh -c \"$script\" sh \"$@\"\n\
+    else /bin/sh -c \"$script\" sh \"$@\"; fi";
+
+/// The tag of every process of ours begins with this.
+pub(super) const TAG: &str = "code-sandboxes.";
+
+/// Arguments of the outer and the inner script before those of the command.
+pub(super) const BEFORE_COMMAND: usize = 9;
+
+/// Limits the start of a command.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Limits the wait for the reported exit of a command that has no process left.
+const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Bytes of one write to a standard input.
+const MAX_INPUT: usize = 256 << 10;
+
+/// The kernel's limits of one argument, and of all arguments with the environment.
+const MAX_ARGUMENT: usize = (128 << 10) - 1;
+const MAX_ARGUMENTS: usize = (2 << 20) - (128 << 10);
+
+const SIGKILL: i32 = 9;
+const SIGKILL_STATUS: i32 = 128 + SIGKILL;
+
+/// A process to start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StartProcess {
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+    /// Variables in addition to those of the sandbox.
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) stdin: bool,
+    pub(crate) terminal: Option<PtySize>,
+    pub(crate) tag: Option<String>,
+}
+
+/// Starts commands in one sandbox.
+#[derive(Debug)]
+pub(super) struct EnvdProcesses {
+    pub(super) envd: Envd,
+    /// Secret words of the commands that were started here.
+    pub(super) words: Arc<Words>,
+    /// The commands outlive this process, where their sandbox does.
+    pub(super) outlives: bool,
+}
+
+/// Secret words of commands that one handle has started.
+pub(super) type Words = std::sync::Mutex<std::collections::HashSet<String>>;
+
+#[async_trait]
+impl ProcessHost for EnvdProcesses {
+    /// Starts a command. An abandoned start is ended when it has started.
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        check_size(&spec)?;
+        let (sender, receiver) = oneshot::channel();
+        let (envd, outlives, word) = (self.envd.clone(), self.outlives, random_hex(16));
+        self.words.lock().unwrap_or_else(PoisonError::into_inner).insert(word.clone());
+        tokio::spawn(async move {
+            let started = start(&envd, spec, word, outlives).await;
+            if let Err(Ok(abandoned)) = sender.send(started)
+                && let Err(error) = abandoned.process.kill_tree().await
+            {
+                tracing::debug!(%error, "an abandoned command may still run");
+            }
+        });
+        let started = receiver.await.map_err(|_| {
+            Error::new(ErrorKind::Terminated, "start_command", "the runtime of the call has ended")
+        })?;
+        match started {
+            Ok(spawned) => Ok(spawned),
+            Err(error) => Err(self.envd.explain("start_command", error).await),
+        }
+    }
+
+    /// A request to another continent, and a sandbox that is busy.
+    fn start_allowance(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
+        Err(no_code("run_code"))
+    }
+
+    /// Called when a command cannot be ended: the whole sandbox is.
+    fn kill(&self) {
+        self.envd.handle().end_in_background("kill");
+    }
+
+    async fn closed(&self) {
+        let handle = self.envd.handle();
+        while !handle.has_ended() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+async fn start(envd: &Envd, spec: Spawn, word: String, outlives: bool) -> Result<Spawned> {
+    let on_terminal = spec.terminal.is_some();
+    let kind = if on_terminal { "sized" } else { "pipes" };
+    let mut arguments = vec![COMMAND, &word, kind, &spec.cwd, "", ""];
+    arguments.extend(spec.argv.iter().map(String::as_str));
+    // A terminal has a session of its own already.
+    let outer = if on_terminal { "script=$1; shift; exec /bin/sh -c \"$script\" sh \"$@\"" } else { OUTER };
+    let mut process = StartProcess::shell(outer, arguments);
+    process.env.clone_from(&spec.env);
+    process.stdin = spec.stdin;
+    process.terminal = spec.terminal;
+    process.tag = Some(format!("{TAG}{word}"));
+    let mut starting = Starting {
+        events: envd.start("start_command", &process).await?,
+        pid: 0,
+        scanners: [SentinelScanner::new(&word), SentinelScanner::new(&word)],
+        queues: Default::default(),
+        on_terminal,
+        end: None,
+        early: Vec::new(),
+    };
+    let report = timeout(START_TIMEOUT, starting.report(&spec)).await;
+    let identity = match report {
+        Ok(identity) => identity?,
+        Err(_) => {
+            let _ = envd.kill("start_command", starting.pid).await;
+            return Err(not_started("it has not started in time"));
+        }
+    };
+    let input = (spec.stdin || on_terminal)
+        .then_some(if on_terminal { InputKind::Terminal } else { InputKind::Pipe });
+    Ok(starting.run(envd, identity, input, outlives))
+}
+
+/// Connects to a command that another handle has started, and whose secret word is known. Its process is that of the outer
+/// shell.
+pub(super) async fn connect(
+    envd: &Envd,
+    pid: u32,
+    word: &str,
+    input: Option<InputKind>,
+) -> Result<Spawned> {
+    let script = "read -r line </proc/$1/stat && set -- ${line##*) } && echo ${20}";
+    let output = envd.run("connect_command", script, &[&pid.to_string()]).await?;
+    let since = output.text().trim().to_owned();
+    let mut starting = Starting {
+        events: envd.connect("connect_command", pid).await?,
+        pid,
+        scanners: [SentinelScanner::new(word), SentinelScanner::new(word)],
+        queues: Default::default(),
+        on_terminal: input == Some(InputKind::Terminal),
+        end: None,
+        early: Vec::new(),
+    };
+    match starting.events.next().await.transpose()? {
+        Some(ProcessEvent::Ended(end)) => starting.end = Some(end.shell_status()),
+        Some(ProcessEvent::Output(stream, data)) => starting.early.push((stream, data)),
+        Some(ProcessEvent::Started(_)) | None => {}
+    }
+    let identity = ProcessIdentity { pid, since, leader: pid };
+    Ok(starting.run(envd, identity, input, true))
+}
+
+/// Refuses arguments that the kernel would refuse: the daemon does not tell that reason.
+fn check_size(spec: &Spawn) -> Result<()> {
+    let variables = spec.env.iter().map(|(name, value)| name.len() + 1 + value.len());
+    let sizes: Vec<usize> = spec.argv.iter().map(String::len).chain(variables).collect();
+    let all: usize = sizes.iter().map(|size| size + 9).sum();
+    if sizes.iter().all(|size| *size <= MAX_ARGUMENT) && all <= MAX_ARGUMENTS {
+        return Ok(());
+    }
+    let program: String = spec.argv.first().map_or("", String::as_str).chars().take(100).collect();
+    let message = format!("{program}: the arguments and the environment are too long");
+    Err(Error::new(ErrorKind::InvalidArgument, "start_command", message))
+}
+
+/// A command that is being started.
+struct Starting {
+    events: ProcessEvents,
+    /// The process that the daemon has started.
+    pid: u32,
+    scanners: [SentinelScanner; 2],
+    queues: [Arc<ByteQueue>; 2],
+    on_terminal: bool,
+    /// The status of a process that has ended before its start was reported.
+    end: Option<i32>,
+    /// Output that came before the report of the start: a command can be faster.
+    early: Vec<(usize, bytes::Bytes)>,
+}
+
+impl Starting {
+    /// Waits for the report of the shell.
+    async fn report(&mut self, spec: &Spawn) -> Result<ProcessIdentity> {
+        let stream = usize::from(!self.on_terminal);
+        let mut said = Vec::new();
+        while let Some(event) = self.events.next().await.transpose()? {
+            let data = match event {
+                ProcessEvent::Started(pid) => {
+                    self.pid = pid;
+                    continue;
+                }
+                ProcessEvent::Ended(end) => {
+                    self.end = Some(end.shell_status());
+                    break;
+                }
+                ProcessEvent::Output(of, data) if of != stream => {
+                    self.early.push((of, data));
+                    continue;
+                }
+                ProcessEvent::Output(_, data) => data,
+            };
+            let (before, line) = self.scanners[stream].scan(&data);
+            said.extend_from_slice(&before);
+            let Some(line) = line else { continue };
+            let mut words = line.split(' ');
+            return match (words.next(), words.next(), words.next(), words.next()) {
+                (Some("started"), Some(pid), Some(since), leader) => {
+                    let number = |text: &str| text.parse().unwrap_or_default();
+                    let leader = leader.map_or(0, number);
+                    Ok(ProcessIdentity { pid: number(pid), since: since.to_owned(), leader })
+                }
+                (_, why, what, _) => Err(refusal(spec, why, what)),
+            };
+        }
+        let text: String = String::from_utf8_lossy(&said).trim().chars().take(500).collect();
+        Err(not_started(&text))
+    }
+
+    /// Reads output and exit from now on.
+    fn run(
+        self,
+        envd: &Envd,
+        identity: ProcessIdentity,
+        input: Option<InputKind>,
+        outlives: bool,
+    ) -> Spawned {
+        let exit = Arc::<ExitState>::default();
+        let process = EnvdProcess { envd: envd.clone(), identity, exit, outlives };
+        let stdin = Arc::new(ByteQueue::default());
+        let (pid, queues, on_terminal) = (self.pid, self.queues.clone(), self.on_terminal);
+        if let Some(kind) = input {
+            tokio::spawn(forward(process.clone(), pid, kind, Arc::clone(&stdin)));
+        }
+        let pump = Pump { process: process.clone(), starting: self, reported: [None; 2] };
+        tokio::spawn(pump.run());
+        let [stdout, stderr] = queues.map(QueueReader);
+        let terminal = EnvdTerminal { envd: envd.clone(), pid };
+        Spawned {
+            process: Arc::new(process),
+            stdin: input.map(|_| Box::new(QueueWriter(stdin)) as Box<dyn Writable>),
+            stdout: Box::new(stdout),
+            stderr: if on_terminal { None } else { Some(Box::new(stderr)) },
+            terminal: on_terminal.then(|| Box::new(terminal) as Box<dyn Terminal>),
+        }
+    }
+}
+
+fn not_started(why: &str) -> Error {
+    let message = format!("no process could start: {why}");
+    Error::new(ErrorKind::ResourceExhausted, "start_command", message)
+}
+
+/// Parses the shell's report of a command that it could not start.
+fn refusal(spec: &Spawn, why: Option<&str>, what: Option<&str>) -> Error {
+    let program = spec.argv.first().map_or("", String::as_str);
+    let make = |kind, message: String| Error::new(kind, "start_command", message);
+    match (why, what) {
+        (Some("find"), Some("directory")) => {
+            let message = format!("working directory {}: no such directory", spec.cwd);
+            make(ErrorKind::NotFound, message).with_context("directory", spec.cwd.as_str())
+        }
+        (Some("find"), _) => make(ErrorKind::NotFound, format!("{program}: command not found")),
+        _ => make(ErrorKind::PermissionDenied, format!("{program}: not executable")),
+    }
+}
+
+/// Sends standard input to a process until it has ended.
+async fn forward(process: EnvdProcess, pid: u32, kind: InputKind, queue: Arc<ByteQueue>) {
+    let forward = async {
+        while let Some(chunk) = queue.next().await {
+            for piece in chunk.chunks(MAX_INPUT) {
+                if process.envd.send_input(pid, kind, piece).await.is_err() {
+                    return;
+                }
+            }
+        }
+        if kind == InputKind::Pipe
+            && let Err(error) = process.envd.close_input(pid).await
+        {
+            tracing::debug!(%error, "a standard input is not closed");
+        }
+        // Reads no more, and was not abandoned: the process may still run.
+        process.exit.ended().await;
+    };
+    tokio::select! {
+        () = forward => {}
+        _ = process.exit.ended() => {}
+    }
+    queue.abandon();
+}
+
+/// Reads the output of a command, and finds its exit.
+struct Pump {
+    process: EnvdProcess,
+    starting: Starting,
+    /// Exit status as reported on each stream.
+    reported: [Option<i32>; 2],
+}
+
+impl Pump {
+    async fn run(mut self) {
+        self.read().await;
+        // Nothing further is known.
+        self.process.exit.set(None);
+        self.starting.queues.iter().for_each(|queue| queue.end());
+    }
+
+    async fn read(&mut self) {
+        for (stream, data) in std::mem::take(&mut self.starting.early) {
+            self.add_output(&data, stream);
+        }
+        self.add_output(b"", usize::from(!self.starting.on_terminal));
+        let mut end = self.starting.end;
+        while end.is_none() {
+            match self.starting.events.next().await {
+                Some(Ok(ProcessEvent::Started(_))) => {}
+                Some(Ok(ProcessEvent::Output(stream, data))) => {
+                    self.add_output(&data, stream);
+                    self.wait_for_room(stream).await;
+                }
+                Some(Ok(ProcessEvent::Ended(reported))) => end = Some(reported.shell_status()),
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "the connection to a command is lost");
+                    // The end of the sandbox is a better reason.
+                    self.process.envd.handle().check().await;
+                    break;
+                }
+                None => break,
+            }
+        }
+        for (scanner, queue) in self.starting.scanners.iter_mut().zip(&self.starting.queues) {
+            queue.push(scanner.rest());
+        }
+        if let Some(status) = end {
+            self.process.exit.set(Some(exit_of(status)));
+        }
+    }
+
+    /// Passes output to the queue of its stream, and records a reported exit.
+    fn add_output(&mut self, data: &[u8], stream: usize) {
+        let mut data = data;
+        loop {
+            let (before, line) = self.starting.scanners[stream].scan(data);
+            self.starting.queues[stream].push(before);
+            data = &[];
+            let Some(line) = line else { break };
+            if let Some(status) = line.strip_prefix("exited ") {
+                self.reported[stream] = status.parse().ok();
+            }
+        }
+        let second = if self.starting.on_terminal { self.reported[0] } else { self.reported[1] };
+        if let (Some(status), Some(_)) = (self.reported[0], second) {
+            self.process.exit.set(Some(exit_of(status)));
+        }
+    }
+
+    /// Waits for the reader, which holds the command back.
+    async fn wait_for_room(&mut self, stream: usize) {
+        let exit = Arc::clone(&self.process.exit);
+        if exit.has_ended() {
+            return self.starting.queues[stream].room().await;
+        }
+        tokio::select! {
+            () = self.starting.queues[stream].room() => {}
+            _ = exit.ended() => {}
+        }
+    }
+}
+
+/// A command of the daemon.
+#[derive(Clone, Debug)]
+struct EnvdProcess {
+    envd: Envd,
+    identity: ProcessIdentity,
+    exit: Arc<ExitState>,
+    outlives: bool,
+}
+
+impl EnvdProcess {
+    /// Sends a signal to `alone`, `tree` or `leader`. Returns true when the command was alive before.
+    async fn send(&self, signal: i32, target: &str) -> Result<bool> {
+        let ProcessIdentity { pid, since, leader } = &self.identity;
+        let (signal, pid, leader) = (signal.to_string(), pid.to_string(), leader.to_string());
+        let arguments = [&*signal, target, &pid, since, &leader];
+        let output = self.envd.run("signal", SIGNAL, &arguments).await?;
+        match output.status {
+            0 => Ok(output.stdout.starts_with(b"yes")),
+            _ => {
+                let message = format!("the command could not be ended: {}", output.last_error());
+                Err(Error::new(ErrorKind::Unavailable, "signal", message))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Process for EnvdProcess {
+    fn pid(&self) -> u32 {
+        self.identity.pid
+    }
+
+    async fn register(&self, _pid: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_dead(&self) -> bool {
+        self.exit.has_ended()
+    }
+
+    fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.exit.poll_ended(cx)
+    }
+
+    async fn exit(&self) -> Result<Exit> {
+        self.exit.ended().await.ok_or_else(|| {
+            let message = "the connection to the command broke; the command may still run";
+            Error::new(ErrorKind::ConnectionLost, "command", message)
+        })
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        if self.exit.has_ended() {
+            return Ok(());
+        }
+        let mut process = self.clone();
+        let is_in_use = tokio::runtime::Handle::try_current().is_ok();
+        if !is_in_use && self.outlives {
+            // The runtime of the caller has ended, and not the sandbox.
+            return Ok(());
+        }
+        if !is_in_use {
+            process.envd.connections = Connections::Dedicated;
+        }
+        let send = async move {
+            if let Err(error) = process.send(signal, "alone").await {
+                tracing::debug!(%error, "a signal was not sent");
+            }
+        };
+        match is_in_use {
+            true => drop(tokio::spawn(send)),
+            false => drop(background_runtime::spawn(send)),
+        }
+        Ok(())
+    }
+
+    async fn signal_tree(&self, signal: i32) -> Result<()> {
+        self.send(signal, "tree").await.map(drop)
+    }
+
+    /// Kills the command with everything that it started, and sets its exit: the report of the exit comes behind output that
+    /// may never be read.
+    async fn kill_tree(&self) -> Result<()> {
+        let handle = self.envd.handle();
+        if handle.has_ended() {
+            self.exit.set(None);
+            return Ok(());
+        }
+        let sent = self.send(SIGKILL, "tree").await;
+        if handle.has_ended() {
+            self.exit.set(None);
+            return Ok(());
+        }
+        if sent? {
+            self.exit.set(Some(exit_of(SIGKILL_STATUS)));
+        } else if timeout(EXIT_REPORT_TIMEOUT, self.exit.ended()).await.is_err() {
+            // The shell that reports the exit was killed too, or cannot report it.
+            self.send(SIGKILL, "leader").await?;
+            self.exit.set(Some(exit_of(SIGKILL_STATUS)));
+        }
+        Ok(())
+    }
+
+    /// The script that kills is started over the network.
+    fn kill_timeout(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    /// Returns false: the daemon does not count what a process uses.
+    fn is_counted(&self) -> bool {
+        false
+    }
+
+    async fn end_started(&self, _since: Instant, _former: Option<Instant>) {}
+
+    fn cpu_time(&self) -> Option<Duration> {
+        None
+    }
+
+    fn peak_memory(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The terminal of a command.
+#[derive(Debug)]
+struct EnvdTerminal {
+    envd: Envd,
+    pid: u32,
+}
+
+#[async_trait]
+impl Terminal for EnvdTerminal {
+    async fn resize(&self, size: PtySize) -> Result<()> {
+        self.envd.resize(self.pid, size).await
+    }
+}

@@ -1,0 +1,557 @@
+//! One sandbox: every verb.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream;
+use sandbox_cloud::{CreateLocks, Remote as _, RemoteLifetime, check_lifetime};
+use sandbox_core::{
+    ByteRange, ByteStream, CallContext, Capabilities, CodeOps, Command, CommandInfo, CommandOps,
+    Context, ContextSpec, Error, ErrorKind, EventStream, FileInfo, FileOps, FindFiles, FoundFile,
+    InstallPackages, Instance, Life, LogStream, MAX_DURATION, Metrics, PackageOps, PortOps, Result,
+    RunCode, SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps, StartCommand, Tags, Tool,
+    TunnelInfo, WatchStream, WriteOptions, resolve_directory, unix_now,
+};
+use sandbox_engine::host::{FileSystem as _, Links};
+use serde_json::{Map, Value};
+use tokio::sync::OnceCell;
+
+use crate::agent::FileAgent;
+use crate::awake::check_awake;
+use crate::capabilities::{capabilities, commands_only};
+use crate::code::{CodeContexts, Interpreter};
+use crate::envd::{E2bFiles, Envd, EnvdCommands};
+use crate::error::{no_code, unsupported};
+use crate::records::{self, SnapshotRecord};
+use crate::remote::{self, OWNED_EXPIRY, RemoteSandbox, SandboxHandle};
+use crate::wire::{Described, LogLine};
+use crate::{describe, labels, system};
+
+/// Interval of requests for new log lines.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Most log lines that one request gives. A full answer may have successors at once.
+const LOG_PAGE: usize = 1000;
+
+/// One sandbox. Its verbs do not look whether it has ended or is paused: [`open`] does that for all of them.
+#[derive(Debug)]
+pub(crate) struct E2bInstance {
+    handle: Arc<SandboxHandle>,
+    envd: Envd,
+    commands: EnvdCommands,
+    /// The template has the code interpreter, as far as that is known.
+    has_code: AtomicBool,
+    parts: OnceCell<Parts>,
+}
+
+/// What depends on the working directory.
+#[derive(Debug)]
+struct Parts {
+    cwd: String,
+    files: E2bFiles,
+    code: Option<CodeContexts>,
+}
+
+impl E2bInstance {
+    pub(crate) fn new(handle: Arc<SandboxHandle>) -> Self {
+        let envd = Envd::new(Arc::clone(&handle));
+        let commands = EnvdCommands::new(envd.clone());
+        let (has_code, parts) = (AtomicBool::new(true), OnceCell::new());
+        Self { handle, envd, commands, has_code, parts }
+    }
+
+    /// Waits until the sandbox can be used, and makes its working directory. `is_new`: its code starts there.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a directory that cannot be made; what kept the sandbox from answering.
+    pub(crate) async fn prepare(&self, is_new: bool) -> Result<()> {
+        let parts = self.parts().await?;
+        let described = self.handle.described();
+        let wanted = labels::read(described.metadata.as_ref()).directory;
+        if let (true, Some(_), Some(code)) = (is_new, wanted, &parts.code) {
+            code.change_directory(&parts.cwd).await?;
+        }
+        Ok(())
+    }
+
+    async fn parts(&self) -> Result<&Parts> {
+        self.parts.get_or_try_init(|| self.assemble()).await
+    }
+
+    async fn assemble(&self) -> Result<Parts> {
+        let described = self.handle.described();
+        let wanted = labels::read(described.metadata.as_ref()).directory;
+        let limit = self.handle.clients.config.ready_timeout();
+        let interpreter = Interpreter::new(Arc::clone(&self.handle));
+        let (cwd, has_code) = tokio::try_join!(
+            system::working_directory(&self.envd, wanted.as_deref(), limit),
+            interpreter.is_there(self.interpreter_limit(&described)),
+        )?;
+        self.has_code.store(has_code, Ordering::Relaxed);
+        let agent = Arc::new(FileAgent::new(self.envd.clone()));
+        let files = E2bFiles::new(self.envd.clone(), agent, &cwd);
+        let code = has_code.then(|| CodeContexts::new(interpreter, &cwd));
+        Ok(Parts { cwd, files, code })
+    }
+
+    /// Returns the time for a code interpreter to start: none in a template that is not known to have one.
+    fn interpreter_limit(&self, described: &Described) -> Duration {
+        let names = [described.alias.as_deref(), Some(&*described.template_id)];
+        let is_known = names.into_iter().flatten().any(|name| name.contains("code-interpreter"));
+        let limit = self.handle.clients.config.ready_timeout();
+        if is_known { limit } else { Duration::ZERO }
+    }
+
+    async fn contexts(&self, operation: &'static str) -> Result<&CodeContexts> {
+        self.parts().await?.code.as_ref().ok_or_else(|| no_code(operation))
+    }
+
+    async fn files(&self) -> Result<&E2bFiles> {
+        Ok(&self.parts().await?.files)
+    }
+}
+
+/// Opens a sandbox.
+pub(crate) fn open(instance: E2bInstance) -> Arc<dyn Instance> {
+    let handle = Arc::clone(&instance.handle);
+    let awake = check_awake(Arc::new(instance), Arc::clone(&handle));
+    check_lifetime(awake, handle)
+}
+
+impl Drop for E2bInstance {
+    fn drop(&mut self) {
+        self.handle.release();
+    }
+}
+
+impl Instance for E2bInstance {
+    fn info(&self) -> SandboxInfo {
+        remote::info(&self.handle)
+    }
+
+    fn status(&self) -> SandboxStatus {
+        remote::info(&self.handle).status
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        match self.has_code.load(Ordering::Relaxed) {
+            true => capabilities(),
+            false => commands_only(),
+        }
+    }
+
+    fn life(&self) -> &dyn Life {
+        self
+    }
+
+    fn code(&self) -> Result<&dyn CodeOps> {
+        match self.has_code.load(Ordering::Relaxed) {
+            true => Ok(self),
+            false => Err(no_code("run_code")),
+        }
+    }
+
+    fn commands(&self) -> Result<&dyn CommandOps> {
+        Ok(self)
+    }
+
+    fn files(&self) -> Result<&dyn FileOps> {
+        Ok(self)
+    }
+
+    fn packages(&self) -> Result<&dyn PackageOps> {
+        Ok(self)
+    }
+
+    fn snapshots(&self) -> Result<&dyn SnapshotOps> {
+        Ok(self)
+    }
+
+    fn ports(&self) -> Result<&dyn PortOps> {
+        Ok(self)
+    }
+}
+
+#[async_trait]
+impl Life for E2bInstance {
+    async fn terminate(&self, _: &CallContext) -> Result<()> {
+        self.handle.end("terminate", true).await
+    }
+
+    async fn kill(&self, _: &CallContext) -> Result<()> {
+        self.handle.end("kill", false).await
+    }
+
+    async fn set_tags(&self, _: &CallContext, _: Tags) -> Result<()> {
+        Err(unsupported("set_tags").with_hint("tags are set at create, and stay"))
+    }
+
+    async fn set_lifetime(&self, call: &CallContext, lifetime: Duration) -> Result<()> {
+        remote::set_lifetime(&self.handle, call, lifetime).await
+    }
+
+    async fn pause(&self, call: &CallContext) -> Result<()> {
+        if self.handle.is_paused() {
+            return Ok(());
+        }
+        self.handle.clients.api()?.pause(call, self.handle.local_id()).await?;
+        self.handle.set_paused(true);
+        Ok(())
+    }
+
+    async fn resume(&self, call: &CallContext) -> Result<()> {
+        let lifetime = remote::time_left(&self.handle).unwrap_or(OWNED_EXPIRY);
+        let lifetime =
+            if self.handle.is_owned() { lifetime.min(OWNED_EXPIRY) } else { lifetime };
+        let api = self.handle.clients.api()?;
+        let connected = api.connect(call, "resume", self.handle.local_id(), lifetime).await?;
+        self.handle.reconnected(connected);
+        self.handle.set_end(lifetime);
+        self.handle.set_paused(false);
+        let limit = self.handle.clients.config.ready_timeout();
+        system::working_directory(&self.envd, None, limit).await.map(drop)
+    }
+
+    async fn reset(&self, _: &CallContext) -> Result<()> {
+        if let Ok(contexts) = self.contexts("reset").await {
+            contexts.restart_all("reset").await?;
+        }
+        self.commands.end_all().await
+    }
+
+    async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
+        let is_owned = self.handle.is_owned();
+        let left = remote::time_left(&self.handle).unwrap_or(OWNED_EXPIRY);
+        let lifetime = if is_owned { left.min(OWNED_EXPIRY) } else { left };
+        let api = self.handle.clients.api()?;
+        let made = api.fork(call, self.handle.local_id(), lifetime).await?;
+        let id = made.sandbox_id.clone();
+        let described = Described { sandbox_id: id.clone(), ..self.handle.described() };
+        let clients = Arc::clone(&self.handle.clients);
+        let copy = RemoteSandbox::new(clients, made, described, is_owned);
+        let handle = Arc::new(RemoteLifetime::new(copy, is_owned));
+        start_lifetime(&handle, left);
+        if let Ok(described) = api.sandbox(call, "fork", &id).await {
+            handle.set_described(described);
+        }
+        Ok(open(E2bInstance::new(handle)))
+    }
+
+    async fn metrics(&self, call: &CallContext) -> Result<Metrics> {
+        let api = self.handle.clients.api()?;
+        let measured = match api.metrics(call, self.handle.local_id()).await? {
+            Some(measured) => measured,
+            // The service measures every few seconds.
+            None => self.envd.measured().await?,
+        };
+        let mut metrics = Metrics {
+            memory: measured.mem_used,
+            disk: measured.disk_used,
+            ..Metrics::default()
+        };
+        system::processor(&self.envd, &mut metrics).await?;
+        Ok(metrics)
+    }
+
+    async fn logs(&self, call: &CallContext, follow: bool) -> Result<LogStream> {
+        let api = self.handle.clients.api()?;
+        let first = api.logs(call, self.handle.local_id(), None).await?;
+        let reader = LogReader { handle: Arc::clone(&self.handle), follow, last: Vec::new() };
+        let state = (reader, first.into_iter(), false);
+        Ok(Box::pin(stream::unfold(state, |(mut reader, mut lines, is_over)| async move {
+            if is_over {
+                return None;
+            }
+            loop {
+                if let Some(line) = lines.next() {
+                    if reader.is_new(&line) {
+                        return Some((Ok(show(&line)), (reader, lines, false)));
+                    }
+                    continue;
+                }
+                match reader.more().await {
+                    Ok(Some(more)) => lines = more.into_iter(),
+                    Ok(None) => return None,
+                    Err(error) => return Some((Err(error), (reader, lines, true))),
+                }
+            }
+        })))
+    }
+}
+
+/// Begins the lifetime of a sandbox: its end by the owner, and the renewal of its expiry.
+pub(crate) fn start_lifetime(handle: &SandboxHandle, lifetime: Duration) {
+    handle.end_in(lifetime.min(MAX_DURATION));
+    if handle.is_owned() {
+        handle.renew_every(OWNED_EXPIRY);
+    }
+}
+
+/// Reads log lines, each once.
+struct LogReader {
+    handle: Arc<SandboxHandle>,
+    follow: bool,
+    /// The lines of the latest time: the next request gives them again.
+    last: Vec<LogLine>,
+}
+
+impl LogReader {
+    fn is_new(&mut self, line: &LogLine) -> bool {
+        if self.last.first().is_some_and(|known| known.timestamp < line.timestamp) {
+            self.last.clear();
+        }
+        let is_new = !self.last.contains(line);
+        if is_new {
+            self.last.push(line.clone());
+        }
+        is_new
+    }
+
+    /// Asks for further lines. `None`: there are none, and none will come.
+    async fn more(&self) -> Result<Option<Vec<LogLine>>> {
+        let since = self.last.first().map(|line| line.timestamp.timestamp_millis());
+        // A page that was not full was the last one.
+        if !self.follow && self.last.len() < LOG_PAGE {
+            return Ok(None);
+        }
+        tokio::time::sleep(LOG_INTERVAL).await;
+        if self.handle.has_ended() {
+            return Ok(None);
+        }
+        let api = self.handle.clients.api()?;
+        let found = api.logs(&CallContext::new(), self.handle.local_id(), since).await;
+        match found {
+            Err(error) => Err(self.handle.map_error("logs", error).await),
+            Ok(lines) => Ok(Some(lines)),
+        }
+    }
+}
+
+fn show(line: &LogLine) -> String {
+    let time = line.timestamp.format("%Y-%m-%dT%H:%M:%S%.3fZ");
+    match line.level.as_str() {
+        "" => format!("{time} {}", line.message),
+        level => format!("{time} {level} {}", line.message),
+    }
+}
+
+#[async_trait]
+impl CodeOps for E2bInstance {
+    async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
+        self.contexts("run_code").await?.run(call, request).await
+    }
+
+    async fn create_context(&self, _: &CallContext, spec: ContextSpec) -> Result<Context> {
+        CodeContexts::check(&spec)?;
+        let parts = self.parts().await?;
+        if let Some(cwd) = &spec.cwd {
+            let path = resolve_directory(&parts.cwd, cwd);
+            parts.files.make_directory(&path, true).await?;
+        }
+        self.contexts("create_context").await?.create(spec).await
+    }
+
+    async fn list_contexts(&self, _: &CallContext) -> Result<Vec<Context>> {
+        self.contexts("list_contexts").await?.list().await
+    }
+
+    async fn restart_context(&self, _: &CallContext, id: &str) -> Result<()> {
+        self.contexts("restart_context").await?.restart("restart_context", id).await
+    }
+
+    async fn delete_context(&self, _: &CallContext, id: &str) -> Result<()> {
+        self.contexts("delete_context").await?.delete(id).await
+    }
+
+    async fn get_variable(
+        &self,
+        _: &CallContext,
+        context: Option<&str>,
+        name: &str,
+    ) -> Result<Value> {
+        self.contexts("get_variable").await?.get_variable(context, name).await
+    }
+
+    async fn set_variables(
+        &self,
+        _: &CallContext,
+        context: Option<&str>,
+        values: Map<String, Value>,
+    ) -> Result<()> {
+        self.contexts("set_variables").await?.set_variables(context, values).await
+    }
+
+    fn is_executing(&self, context: Option<&str>) -> bool {
+        let code = self.parts.get().and_then(|parts| parts.code.as_ref());
+        code.is_some_and(|code| code.is_executing(context))
+    }
+
+    async fn interrupt(&self, _: &CallContext, context: Option<&str>) -> Result<bool> {
+        self.contexts("interrupt").await?.interrupt(context).await
+    }
+
+    async fn register_tool(&self, _: &CallContext, _: Tool) -> Result<()> {
+        Err(unsupported("register_tool"))
+    }
+}
+
+#[async_trait]
+impl CommandOps for E2bInstance {
+    async fn start_command(&self, _: &CallContext, request: StartCommand) -> Result<Command> {
+        if request.cpu_time.is_some() {
+            let message = "e2b has no limit of CPU time for a single command";
+            return Err(Error::unsupported("start_command", message));
+        }
+        if request.output_limit.is_some() {
+            return Err(Error::unsupported("start_command", "e2b has no limit of output"));
+        }
+        self.commands.start(&self.parts().await?.cwd, request).await
+    }
+
+    async fn list_commands(&self, _: &CallContext) -> Result<Vec<CommandInfo>> {
+        self.commands.list().await
+    }
+
+    async fn connect_command(&self, _: &CallContext, id: &str) -> Result<Command> {
+        self.commands.connect(id).await
+    }
+}
+
+#[async_trait]
+impl FileOps for E2bInstance {
+    async fn read_file(
+        &self,
+        _: &CallContext,
+        path: &str,
+        range: ByteRange,
+    ) -> Result<ByteStream> {
+        self.files().await?.read(path, range).await
+    }
+
+    async fn write_file(
+        &self,
+        _: &CallContext,
+        path: &str,
+        content: ByteStream,
+        options: WriteOptions,
+    ) -> Result<u64> {
+        self.files().await?.write(path, content, options).await
+    }
+
+    async fn list_files(&self, _: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
+        self.files().await?.list(path).await
+    }
+
+    async fn stat_file(&self, _: &CallContext, path: &str) -> Result<FileInfo> {
+        self.files().await?.stat(path).await
+    }
+
+    async fn create_directory(&self, _: &CallContext, path: &str, parents: bool) -> Result<()> {
+        self.files().await?.make_directory(path, parents).await
+    }
+
+    async fn remove_file(&self, _: &CallContext, path: &str, recursive: bool) -> Result<()> {
+        self.files().await?.remove(path, recursive).await
+    }
+
+    async fn rename_file(&self, _: &CallContext, from: &str, to: &str) -> Result<()> {
+        self.files().await?.rename(from, to).await
+    }
+
+    async fn copy_file(&self, _: &CallContext, from: &str, to: &str) -> Result<()> {
+        self.files().await?.copy(from, to).await
+    }
+
+    async fn set_file_mode(&self, _: &CallContext, path: &str, mode: u32) -> Result<()> {
+        self.files().await?.set_mode(path, mode).await
+    }
+
+    async fn find_files(&self, _: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
+        self.files().await?.find(query).await
+    }
+
+    async fn read_archive(&self, _: &CallContext, path: &str) -> Result<ByteStream> {
+        self.files().await?.read_archive(path).await
+    }
+
+    async fn write_archive(&self, _: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
+        self.files().await?.write_archive(path, tar, Links::Inside).await
+    }
+
+    async fn watch_files(
+        &self,
+        _: &CallContext,
+        path: &str,
+        recursive: bool,
+    ) -> Result<WatchStream> {
+        self.files().await?.watch(path, recursive).await
+    }
+}
+
+#[async_trait]
+impl PackageOps for E2bInstance {
+    async fn install_packages(&self, _: &CallContext, packages: InstallPackages) -> Result<()> {
+        let (names, upgrade) = match packages {
+            InstallPackages::System(names) => {
+                return system::install_system(&self.envd, names).await;
+            }
+            InstallPackages::Python(names) => (names, false),
+            InstallPackages::Upgrade(names) => (names, true),
+        };
+        system::install_python(&self.envd, &names, upgrade).await?;
+        match &self.parts().await?.code {
+            Some(code) if !names.is_empty() => code.refresh_packages().await,
+            _ => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl SnapshotOps for E2bInstance {
+    async fn create_snapshot(
+        &self,
+        call: &CallContext,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo> {
+        let operation = "create_snapshot";
+        let clients = &self.handle.clients;
+        let (directory, key) = (records::directory(&clients.config), format!("snapshot:{name}"));
+        let _locks = CreateLocks::acquire(directory.as_deref(), call, operation, [key]).await?;
+        let api = clients.api()?;
+        let all = api.snapshots(call, operation).await?;
+        if all.iter().any(|snapshot| snapshot.is_called(name)) {
+            let message = format!("there is a snapshot {name:?} already");
+            return Err(Error::new(ErrorKind::AlreadyExists, operation, message));
+        }
+        let made = api.create_snapshot(call, self.handle.local_id(), name).await?;
+        let records = records::snapshots(&clients.config);
+        let record = SnapshotRecord {
+            sandbox_id: self.handle.id(),
+            created_at: unix_now(),
+            description: description.to_owned(),
+        };
+        records.write(&records::key(&made.snapshot_id), &record);
+        let info = describe::snapshot(&made, &records);
+        Ok(SnapshotInfo {
+            name: name.to_owned(),
+            sandbox_id: record.sandbox_id,
+            created_at: record.created_at,
+            description: record.description,
+            ..info
+        })
+    }
+
+    async fn restore_snapshot(&self, _: &CallContext, _: &str) -> Result<SnapshotInfo> {
+        Err(unsupported("restore_snapshot").with_hint("create a sandbox from the snapshot"))
+    }
+}
+
+#[async_trait]
+impl PortOps for E2bInstance {
+    async fn expose_port(&self, _: &CallContext, port: u16) -> Result<TunnelInfo> {
+        self.handle.tunnel(port)
+    }
+}

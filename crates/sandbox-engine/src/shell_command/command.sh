@@ -1,0 +1,90 @@
+# Starts a command. Reports its process on standard error, or why it did not start, and its exit on both streams.
+#
+<<<<<<<< HEAD:crates/sandbox-engine/src/shell/command.sh
+# $1 and $2 a secret word in two parts, so that no list of processes has it, $3 `pipes` or `terminal`, $4 the directory, $5 and
+# $6 the soft and hard limit of open files or `-`; then the command.
+word=$1$2 kind=$3 directory=$4
+# Runtimes do not always apply a container's limits to programs that are started later.
+[ "$6" = - ] || ulimit -Hn "$6" 2>/dev/null
+[ "$5" = - ] || ulimit -Sn "$5" 2>/dev/null
+shift 6
+========
+# $1 a secret word, $2 `pipes`, `terminal`, or `sized` for a terminal that has its size, $3 the directory, $4 and $5 the soft
+# and hard limit of open files, or nothing; then the command.
+word=$1 kind=$2 directory=$3
+# Runtimes do not always apply the container's limits to execs.
+[ "$5" ] && ulimit -Hn "$5" 2>/dev/null
+[ "$4" ] && ulimit -Sn "$4" 2>/dev/null
+shift 5
+>>>>>>>> 7aebce96 (Commands that a shell starts move to the engine, for clouds without an agent):crates/sandbox-engine/src/shell_command/command.sh
+
+cannot() {
+    echo "$word cannot $1" >&2
+    exit 0
+}
+
+# Finds a program in PATH, like `execvp`; a shell would use its own builtin of that name instead.
+find_program() {
+    case $1 in
+        */*) check_program "$1" ;;
+        *)
+            kept=$IFS IFS=:
+            set -f
+            for place in $PATH; do
+                if [ -f "${place:-.}/$1" ] && [ -x "${place:-.}/$1" ]; then
+                    IFS=$kept
+                    set +f
+                    return
+                fi
+            done
+            cannot 'find program'
+            ;;
+    esac
+}
+
+check_program() {
+    if [ -d "$1" ]; then
+        cannot 'execute'
+    elif [ ! -e "$1" ]; then
+        cannot 'find program'
+    elif [ ! -x "$1" ]; then
+        cannot 'execute'
+    fi
+    # A script needs the interpreter in its first line.
+    { read -r first <"$1"; } 2>/dev/null
+    case $first in
+        '#!'*)
+            first=${first#??}
+            first=${first#"${first%%[! ]*}"}
+            first=${first%% *}
+            [ -e "$first" ] || cannot 'find program'
+            ;;
+    esac
+}
+
+# Reports the number and start of the process, as the kernel has them.
+report_start() {
+    read -r line </proc/self/stat
+    number=${line%% *}
+    set -- ${line##*) }
+    echo "$word started $number ${20} $$" >&2
+}
+
+cd "$directory" 2>/dev/null || cannot 'find directory'
+find_program "$1"
+if [ "$kind" = terminal ]; then
+    # The size of the terminal is set before the command starts.
+    echo "$word ready" >&2
+    read -r line
+fi
+# Signals to the whole session end only the command: this shell reports the exit.
+trap : HUP INT QUIT PIPE TERM USR1 USR2 ALRM
+(
+    trap - HUP INT QUIT PIPE TERM USR1 USR2 ALRM
+    report_start
+    exec "$@"
+)
+status=$?
+echo "$word exited $status"
+[ "$kind" = pipes ] && echo "$word exited $status" >&2
+exit $status
