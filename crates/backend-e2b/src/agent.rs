@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream;
 use sandbox_agent_client::{AgentConnection, AgentFiles, AgentReader};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use sandbox_python::agent::arguments;
@@ -102,6 +102,7 @@ async fn carry(
 ) {
     let mut input = process.input();
     let write = async {
+        let input = &mut input;
         let mut buffer = vec![0; CHUNK_SIZE];
         loop {
             match from.read(&mut buffer).await {
@@ -127,5 +128,5 @@ async fn carry(
         () = write => {}
         () = read => {}
     }
-    process.kill().await;
+    input.kill().await;
 }

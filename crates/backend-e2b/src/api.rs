@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use sandbox_cloud::auth::KeyAuth;
 use sandbox_cloud::http::{self, Request, Url, all_pages, join};
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Page, Result, Tags};
@@ -374,15 +375,12 @@ pub(crate) fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// Returns the filter for entries of the metadata. The service takes a query within the query.
+/// Returns the filter for entries of the metadata. The service decodes the filter as a whole, and then keys and values.
 fn metadata_filter(metadata: &Tags) -> String {
-    let mut inner = Url::parse("http://x").map_or_else(|_| String::new(), |mut url| {
-        url.query_pairs_mut().extend_pairs(metadata);
-        url.query().unwrap_or_default().to_owned()
-    });
-    // A form has `+` for a space, where the service's own clients write `%20`.
-    inner = inner.replace('+', "%20");
-    inner
+    let escape = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let twice = |text: &str| escape(&escape(text));
+    let pair = |(key, value): (&String, &String)| format!("{}={}", twice(key), twice(value));
+    metadata.iter().map(pair).collect::<Vec<_>>().join("&")
 }
 
 /// Returns true when the service does not have that kind of request, or what it is about.
@@ -399,9 +397,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_is_a_query_of_its_own() {
+    fn a_filter_is_escaped_twice() {
         let tags = Tags::from([("a b".into(), "1&2=3".into()), ("team".into(), "x+y".into())]);
-        assert_eq!(metadata_filter(&tags), "a%20b=1%262%3D3&team=x%2By");
+        assert_eq!(metadata_filter(&tags), "a%2520b=1%25262%253D3&team=x%252By");
     }
 
     #[test]

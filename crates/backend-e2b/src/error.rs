@@ -102,11 +102,6 @@ pub(crate) const LEFT_BEHIND: &str =
 pub(crate) const MAYBE_CREATED: &str =
     "a sandbox may have been created: `sandboxes ls -p e2b` lists them";
 
-/// Returns true for the answer of the provider's proxy about a sandbox that was ended, has expired or is paused.
-pub(crate) fn is_gone(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unavailable && error.message().contains("was not found")
-}
-
 /// Returns true for the answer of the provider's proxy about a port that no program listens on.
 pub(crate) fn is_port_closed(error: &Error) -> bool {
     error.message().contains("port is not open")
@@ -177,9 +172,11 @@ mod tests {
     fn an_ended_sandbox_and_a_closed_port_differ() {
         let gone = r#"{"sandboxId":"i1","message":"The sandbox was not found","code":502}"#;
         let gone = parse(&SANDBOX_ERRORS, "stat", 502, gone);
-        assert!(is_gone(&gone) && !is_port_closed(&gone));
+        assert!(!is_port_closed(&gone));
+        // Nothing is sent again before the control plane was asked whether the sandbox has ended.
+        assert_eq!((gone.kind(), gone.retry()), (ErrorKind::Unavailable, Retry::Never));
         let closed = r#"{"sandboxId":"i1","message":"The sandbox is running but port is not open","port":49999,"code":502}"#;
         let closed = parse(&SANDBOX_ERRORS, "stat", 502, closed);
-        assert!(is_port_closed(&closed) && !is_gone(&closed));
+        assert!(is_port_closed(&closed));
     }
 }

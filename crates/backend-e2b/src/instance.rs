@@ -87,7 +87,7 @@ impl E2bInstance {
         let interpreter = Interpreter::new(Arc::clone(&self.handle));
         let (cwd, has_code) = tokio::try_join!(
             system::working_directory(&self.envd, wanted.as_deref(), limit),
-            interpreter.is_there(self.interpreter_limit(&described)),
+            interpreter.is_there(self.interpreter_limit(&described), limit),
         )?;
         self.has_code.store(has_code, Ordering::Relaxed);
         let agent = Arc::new(FileAgent::new(self.envd.clone()));

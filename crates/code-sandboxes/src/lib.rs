@@ -67,6 +67,8 @@ pub use backend_datalayer as datalayer;
 pub use backend_daytona as daytona;
 #[cfg(feature = "docker")]
 pub use backend_docker as docker;
+#[cfg(feature = "e2b")]
+pub use backend_e2b as e2b;
 #[cfg(feature = "eval")]
 pub use backend_eval as eval;
 #[cfg(feature = "jupyter")]

@@ -171,7 +171,8 @@ pub(super) struct Running {
 impl Running {
     /// Waits until the run is to be stopped.
     pub(super) async fn stopped(&mut self) -> Stop {
-        match self.stop.wait_for(Option::is_some).await {
+        let stopped = self.stop.wait_for(Option::is_some).await.map(|stop| *stop);
+        match stopped {
             Ok(stop) => stop.unwrap_or(Stop::Interrupted),
             Err(_) => std::future::pending().await,
         }

@@ -69,28 +69,38 @@ impl Interpreter {
     }
 
     /// Returns true when the interpreter answers. `limit` is the time for one that is starting; where nothing listens on
-    /// its port after that, there is none.
+    /// its port after that, there is none. `reachable` is the time for the sandbox itself.
     ///
     /// # Errors
     /// What kept the sandbox from answering.
-    pub(crate) async fn is_there(&self, limit: Duration) -> Result<bool> {
+    pub(crate) async fn is_there(&self, limit: Duration, reachable: Duration) -> Result<bool> {
         let (client, address) = self.client(Connections::Shared)?;
-        let end = tokio::time::Instant::now() + limit;
+        let now = tokio::time::Instant::now();
+        let (end, reachable) = (now + limit, now + reachable);
         loop {
             let request = Request::get("create", join(&address, &["health"])).accept("*/*");
             match client.send(&CallContext::new(), &request).await {
                 Ok(_) => return Ok(true),
-                Err(error) if is_port_closed(&error) => {}
+                Err(error) if is_port_closed(&error) => {
+                    if tokio::time::Instant::now() >= end {
+                        return Ok(false);
+                    }
+                }
                 // Something else listens there.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) =>
                 {
                     return Ok(false);
                 }
-                Err(error) => return Err(error),
-            }
-            if tokio::time::Instant::now() >= end {
-                return Ok(false);
+                Err(error)
+                    if !matches!(
+                        error.kind(),
+                        ErrorKind::Unavailable | ErrorKind::ConnectionLost
+                    ) || tokio::time::Instant::now() >= reachable =>
+                {
+                    return Err(error);
+                }
+                Err(_) => {}
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }

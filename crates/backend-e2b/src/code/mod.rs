@@ -86,9 +86,13 @@ impl CodeContexts {
     }
 
     /// Returns the context for a run. A missing one is made.
-    async fn for_run(&self, request: &RunCode) -> Result<Arc<CodeContext>> {
-        let language = request.language.as_deref().map(plain_name);
-        let Some(id) = request.context.as_deref().filter(|id| *id != DEFAULT_CONTEXT) else {
+    async fn for_run(
+        &self,
+        id: Option<&str>,
+        language: Option<&str>,
+    ) -> Result<Arc<CodeContext>> {
+        let language = language.map(plain_name);
+        let Some(id) = id.filter(|id| *id != DEFAULT_CONTEXT) else {
             return match language {
                 Some(language) if language != PYTHON => Ok(self.of_language(&language)),
                 _ => self.existing("run_code", None).await,
@@ -127,7 +131,8 @@ impl CodeContexts {
     /// Starts code.
     pub(crate) async fn run(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
         check_run(&request)?;
-        let context = self.for_run(&request).await?;
+        let (id, language) = (request.context.clone(), request.language.clone());
+        let context = self.for_run(id.as_deref(), language.as_deref()).await?;
         if request.cwd.is_some() && context.described.language != PYTHON {
             let message = "e2b has a directory for a single run in Python alone";
             return Err(Error::unsupported("run_code", message)

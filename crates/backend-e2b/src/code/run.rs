@@ -160,8 +160,8 @@ impl Active {
         outcome: &mut RunOutcome,
     ) -> End {
         let mut deadline = limit.map(|limit| Instant::now() + limit + MAX_WAIT);
-        let mut has_started = false;
-        let mut reported = false;
+        let sender = self.sender.clone();
+        let (mut has_started, mut reported) = (false, false);
         loop {
             if reported && self.events.is_empty() {
                 return End::Reported;
@@ -169,12 +169,12 @@ impl Active {
             let is_blocked = !self.events.is_empty();
             tokio::select! {
                 biased;
-                () = self.sender.closed() => return End::Dropped,
+                () = sender.closed() => return End::Dropped,
                 stop = self.running.stopped(), if !reported => return End::Stopped(stop),
                 () = until(deadline), if !reported => {
                     return End::Timeout(limit.unwrap_or_default());
                 }
-                permit = self.sender.reserve(), if is_blocked => {
+                permit = sender.reserve(), if is_blocked => {
                     if let (Ok(permit), Some(kind)) = (permit, self.events.pop_front()) {
                         permit.send(event(&self.run_id, &mut self.seq, kind));
                     }
@@ -231,7 +231,7 @@ impl Active {
     }
 
     /// Reports the outcome. What was interrupted is waited for first, so that the next run finds a free interpreter.
-    async fn finish(mut self, context: &CodeContext, mut outcome: RunOutcome, end: End) {
+    async fn finish(self, context: &CodeContext, mut outcome: RunOutcome, end: End) {
         let failure = |kind, message: String| Failure { kind, message, signal: None };
         match end {
             End::Reported => {}
@@ -323,7 +323,7 @@ fn exit_status(error: &CodeError) -> (i32, Option<String>) {
         "" | "None" | "False" => (0, None),
         "True" => (1, None),
         text => match text.parse::<i64>() {
-            #[expect(clippy::cast_possible_truncation, reason = "as the status of a process")]
+            // As the status of a process.
             Ok(number) => ((number & 0xff) as i32, None),
             Err(_) => (1, Some(json!(text).as_str().unwrap_or_default().to_owned())),
         },

@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// The MIME type of the data of a chart, as the code interpreter extracts it.
-const CHART: &str = "application/vnd.e2b.chart+json";
+const CHART: &str = "application/vnd.code-sandboxes.chart+json";
 
 /// The MIME type of the data of a table.
-const DATA: &str = "application/vnd.e2b.data+json";
+const DATA: &str = "application/vnd.code-sandboxes.data+json";
 
 /// Fields of a result, and their MIME types.
 const TYPES: [(&str, &str); 12] = [

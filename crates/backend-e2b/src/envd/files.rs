@@ -101,6 +101,9 @@ impl Entry {
             modified,
             permissions: format!("{:03o}", self.mode & 0o777),
             target: self.symlink_target.filter(|_| kind == FileKind::Symlink),
+            // The daemon tells names, and no numbers.
+            uid: None,
+            gid: None,
         }
     }
 }

@@ -317,6 +317,13 @@ impl PipedInput {
             tracing::debug!(%error, "a standard input is not closed");
         }
     }
+
+    /// Kills the process, which takes what it has started along.
+    pub(crate) async fn kill(self) {
+        if let Err(error) = self.envd.kill("agent", self.pid).await {
+            tracing::debug!(%error, "the agent for files is not ended, and ends by itself");
+        }
+    }
 }
 
 impl PipedProcess {
@@ -349,12 +356,6 @@ impl PipedProcess {
         }
     }
 
-    /// Kills the process, which takes what it has started along.
-    pub(crate) async fn kill(&self) {
-        if let Err(error) = self.envd.kill("agent", self.pid).await {
-            tracing::debug!(%error, "the agent for files is not ended, and ends by itself");
-        }
-    }
 }
 
 impl Envd {

@@ -108,14 +108,14 @@ impl State {
                 },
             };
             match event(&self.shown, &change) {
-                Some(event) if event.path == self.shown => {
-                    // The directory itself is gone, or its mode has changed.
-                    if event.kind == WatchEventKind::Delete {
-                        self.is_over = true;
-                        return None;
-                    }
+                Some(event) if event.path != self.shown => return Some(Ok(event)),
+                Some(event) if event.kind == WatchEventKind::Delete => {
+                    // The directory itself is gone.
+                    self.is_over = true;
+                    return None;
                 }
-                Some(event) => return Some(Ok(event)),
+                // Its mode has changed.
+                Some(_) => {}
                 None => {}
             }
         }

@@ -78,7 +78,10 @@ pub(super) static BACKENDS: [Entry; 8] = [
         description: "Sandboxes of E2B",
         credentials: &[&["E2B_API_KEY"]],
         key_page: Some("https://e2b.dev/dashboard?tab=keys"),
-        feature: None,
+        feature: Some("e2b"),
+        #[cfg(feature = "e2b")]
+        make: Some(|| std::sync::Arc::new(backend_e2b::E2bBackend::default())),
+        #[cfg(not(feature = "e2b"))]
         make: None,
         made: OnceLock::new(),
     },

@@ -1,0 +1,138 @@
+//! Commands: processes of the daemon.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use sandbox_core::{CommandEvent, ErrorKind, FailureKind, PtySize, Sandbox};
+
+use super::support::Cloud;
+use super::attached;
+
+/// Counts processes of the sandbox whose command line has the word.
+async fn count(sandbox: &Sandbox, word: &str) -> usize {
+    let (first, rest) = word.split_at(1);
+    // The pattern does not match its own line.
+    let line = format!("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o '[{first}]{rest}' | wc -l");
+    let result = sandbox.commands().run(line).await.unwrap();
+    result.stdout.trim().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_have_streams_status_and_input() {
+    let cloud = Cloud::start().await;
+    let sandbox = cloud.builder().env("COLOUR", "green").create().await.unwrap();
+    let commands = sandbox.commands();
+    let result = commands.run("echo \"$COLOUR $SHADE\"; echo err >&2; exit 3").env("SHADE", "dark");
+    let result = result.await.unwrap();
+    assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("green dark\n", "err\n"));
+    assert_eq!(result.exit_code, 3);
+    let result = commands.run("kill -TERM $$").await.unwrap();
+    assert_eq!((result.exit_code, result.signal), (143, Some(15)));
+    let input = vec![b'x'; 700_000];
+    let result = commands.run("wc -c").stdin(input).await.unwrap();
+    assert_eq!(result.stdout.trim(), "700000");
+    let missing = commands.run(["no-such-program"]).await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    let missing = commands.run("true").cwd("/not/there").await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    let refused = commands.run(["/etc/passwd"]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_has_a_size_that_changes() {
+    let cloud = Cloud::start().await;
+    let sandbox = cloud.builder().create().await.unwrap();
+    let size = PtySize { columns: 91, rows: 17 };
+    let line = "stty size; read x; stty size; [ -t 1 ] && echo terminal";
+    let mut command = sandbox.commands().run(line).pty(size).start().await.unwrap();
+    let mut seen = String::new();
+    let mut is_resized = false;
+    while let Some(event) = command.events.next().await {
+        match event {
+            CommandEvent::Output { data, .. } => seen += &String::from_utf8_lossy(&data),
+            CommandEvent::Finished(outcome) => assert_eq!(outcome.exit_code, 0, "{seen}"),
+            _ => {}
+        }
+        if seen.contains("17 91") && !is_resized {
+            is_resized = true;
+            command.control.resize(PtySize { columns: 100, rows: 30 }).await.unwrap();
+            command.control.write_stdin(b"\n".as_slice().into()).await.unwrap();
+        }
+    }
+    assert!(seen.contains("30 100") && seen.contains("terminal"), "{seen}");
+}
+
+/// The daemon's own time limit would leave children, which is why limits are not left to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_limit_leaves_no_child() {
+    let cloud = Cloud::start().await;
+    cloud.faults.set_process_traps(true);
+    let sandbox = cloud.builder().create().await.unwrap();
+    let line = "sleep 777001 & setsid sleep 777002 & sleep 777003; true";
+    let begun = Instant::now();
+    let result = sandbox.commands().run(line).timeout(Duration::from_secs(1)).await.unwrap();
+    assert_eq!(result.failure.unwrap().kind, FailureKind::Timeout);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(count(&sandbox, "sleep 77700").await, 0);
+}
+
+/// The daemon reports the end of a process when the last child has closed its streams.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_holds_the_streams_does_not_delay_the_end() {
+    let cloud = Cloud::start().await;
+    cloud.faults.set_process_traps(true);
+    let sandbox = cloud.builder().create().await.unwrap();
+    let begun = Instant::now();
+    let result = sandbox.commands().run("echo begun; sleep 778001 & exit 4").await.unwrap();
+    assert_eq!((result.exit_code, result.stdout.as_str()), (4, "begun\n"));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // What a command leaves in the background stays.
+    assert_eq!(count(&sandbox, "sleep 778001").await, 1);
+}
+
+/// The daemon keeps a process whose client is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_command_is_ended() {
+    let cloud = Cloud::start().await;
+    cloud.faults.set_process_traps(true);
+    let sandbox = cloud.builder().create().await.unwrap();
+    let command = sandbox.commands().run("sleep 779001 & sleep 779002").start().await.unwrap();
+    assert!(count(&sandbox, "sleep 77900").await > 0);
+    drop(command);
+    let begun = Instant::now();
+    while count(&sandbox, "sleep 77900").await > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_finds_what_runs_in_the_background() {
+    let cloud = Cloud::start().await;
+    let builder = cloud.builder().detached(Duration::from_secs(60));
+    let sandbox = builder.create().await.unwrap();
+    let line = "while read line; do echo \"got $line\"; done; exit 5";
+    let started = sandbox.commands().run(line).interactive().background().start().await.unwrap();
+    let other = attached(&cloud, &sandbox.id().unwrap()).await;
+    let listed = other.commands().list().await.unwrap();
+    let found = listed.iter().find(|info| info.command == line).expect("it is listed");
+    assert!(found.exit_code.is_none() && found.background);
+    assert_eq!(sandbox.commands().list().await.unwrap().len(), 1, "its own is listed once");
+    let mut command = other.commands().connect(&found.id).await.unwrap();
+    command.control.write_stdin(b"this\n".as_slice().into()).await.unwrap();
+    let mut seen = String::new();
+    while let Some(event) = command.events.next().await {
+        match event {
+            CommandEvent::Output { data, .. } => seen += &String::from_utf8_lossy(&data),
+            CommandEvent::Finished(outcome) => assert_eq!(outcome.exit_code, 5, "{outcome:?}"),
+            _ => {}
+        }
+        if seen.contains("got this") {
+            command.control.close_stdin().await.unwrap();
+        }
+    }
+    assert_eq!(seen, "got this\n");
+    drop(started);
+    sandbox.terminate().await.unwrap();
+}
