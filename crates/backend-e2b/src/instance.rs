@@ -266,7 +266,7 @@ impl Life for E2bInstance {
             }
             loop {
                 if let Some(line) = lines.next() {
-                    if reader.is_new(&line) {
+                    if is_new(&mut reader.last, &line) {
                         return Some((Ok(show(&line)), (reader, lines, false)));
                     }
                     continue;
@@ -297,18 +297,19 @@ struct LogReader {
     last: Vec<LogLine>,
 }
 
-impl LogReader {
-    fn is_new(&mut self, line: &LogLine) -> bool {
-        if self.last.first().is_some_and(|known| known.timestamp < line.timestamp) {
-            self.last.clear();
-        }
-        let is_new = !self.last.contains(line);
-        if is_new {
-            self.last.push(line.clone());
-        }
-        is_new
+/// Returns true for a line that was not given before. `last` has those of the latest time.
+fn is_new(last: &mut Vec<LogLine>, line: &LogLine) -> bool {
+    if last.first().is_some_and(|known| known.timestamp < line.timestamp) {
+        last.clear();
     }
+    let is_new = !last.contains(line);
+    if is_new {
+        last.push(line.clone());
+    }
+    is_new
+}
 
+impl LogReader {
     /// Asks for further lines. `None`: there are none, and none will come.
     async fn more(&self) -> Result<Option<Vec<LogLine>>> {
         let since = self.last.first().map(|line| line.timestamp.timestamp_millis());
@@ -553,5 +554,31 @@ impl SnapshotOps for E2bInstance {
 impl PortOps for E2bInstance {
     async fn expose_port(&self, _: &CallContext, port: u16) -> Result<TunnelInfo> {
         self.handle.tunnel(port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, Utc};
+
+    use super::*;
+
+    fn line(milliseconds: i64, message: &str) -> LogLine {
+        let timestamp = DateTime::<Utc>::from_timestamp_millis(milliseconds).unwrap();
+        LogLine { timestamp, message: message.into(), level: "info".into() }
+    }
+
+    #[test]
+    fn each_line_is_given_once_however_the_pages_overlap() {
+        let mut last = Vec::new();
+        let pages = [
+            vec![line(1, "a"), line(2, "b"), line(2, "c")],
+            vec![line(2, "b"), line(2, "c"), line(2, "d"), line(3, "b")],
+            vec![line(3, "b")],
+        ];
+        let given = pages.iter().flatten().filter(|line| is_new(&mut last, line));
+        let given: Vec<_> = given.map(|line| line.message.as_str()).collect();
+        assert_eq!(given, ["a", "b", "c", "d", "b"]);
+        assert_eq!(show(&line(2, "b")), "1970-01-01T00:00:00.002Z info b");
     }
 }

@@ -114,7 +114,7 @@ impl CodeContext {
                     let message = format!("the interpreter could not do it: {error}");
                     return Err(Error::new(ErrorKind::Unavailable, operation, message));
                 }
-                Line::Died(why) => {
+                Line::Failed(_, why) => {
                     self.is_new.store(true, Ordering::Relaxed);
                     return Err(Error::new(ErrorKind::Unavailable, operation, why));
                 }

@@ -26,7 +26,7 @@ use super::wire::Line;
 const QUEUE_CAPACITY: usize = 64;
 
 /// Time after which code counts as started that has not told so: another client may be before it.
-const MAX_WAIT: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_millis(500);
 
 /// The exception that `sys.exit` raises.
 const EXIT: &str = "SystemExit";
@@ -79,7 +79,8 @@ pub(super) async fn start(context: Arc<CodeContext>, spec: RunSpec) -> EventStre
 /// The reason of an end that the interpreter did not report.
 enum End {
     Reported,
-    Died(String),
+    /// The interpreter reported that the code did not end by itself.
+    Failed(Failure),
     Lost(String),
     NotRun(String),
     Timeout(Duration),
@@ -194,7 +195,9 @@ impl Active {
                         deadline = limit.map(|limit| Instant::now() + limit);
                     }
                     match line {
-                        Line::Died(why) => return End::Died(why),
+                        Line::Failed(kind, message) => {
+                            return End::Failed(Failure { kind, message, signal: None });
+                        }
                         Line::End => reported = true,
                         line => self.take(line, outcome),
                     }
@@ -225,7 +228,7 @@ impl Active {
                 EventKind::Output { stream: OutputStream::Stderr, data: Bytes::from(said + "\n") }
             }
             Line::Error(error) => EventKind::Error(error),
-            Line::End | Line::Died(_) | Line::Other => return,
+            Line::End | Line::Failed(..) | Line::Other => return,
         };
         self.events.push_back(kind);
     }
@@ -235,10 +238,13 @@ impl Active {
         let failure = |kind, message: String| Failure { kind, message, signal: None };
         match end {
             End::Reported => {}
-            End::Died(why) => {
-                context.is_new.store(true, Ordering::Relaxed);
-                outcome.state = InterpreterState::Lost;
-                outcome.failure = Some(failure(FailureKind::KernelDied, why));
+            End::Failed(reported) => {
+                if matches!(reported.kind, FailureKind::KernelDied | FailureKind::OutOfMemory) {
+                    context.is_new.store(true, Ordering::Relaxed);
+                    outcome.state = InterpreterState::Lost;
+                }
+                outcome.failure = Some(reported);
+                context.interpreter.handle().map_outcome(&mut outcome).await;
             }
             End::NotRun(why) => outcome.failure = Some(failure(FailureKind::NotRun, why)),
             End::Lost(why) => {

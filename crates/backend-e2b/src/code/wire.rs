@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sandbox_core::{CodeError, ResultItem};
+use sandbox_core::{CodeError, FailureKind, ResultItem};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -28,6 +28,21 @@ const TYPES: [(&str, &str); 12] = [
     ("data", DATA),
 ];
 
+/// Errors of the interpreter itself: those of the provider, and those of servers with the same protocol.
+const OWN_ERRORS: [(&str, FailureKind); 11] = [
+    ("ContextRestarting", FailureKind::KernelDied),
+    ("WebSocketError", FailureKind::KernelDied),
+    ("KernelDied", FailureKind::KernelDied),
+    ("OutOfMemory", FailureKind::OutOfMemory),
+    ("Terminated", FailureKind::Terminated),
+    ("Expired", FailureKind::Expired),
+    ("ConnectionLost", FailureKind::ConnectionLost),
+    ("Timeout", FailureKind::Timeout),
+    ("OutputLimit", FailureKind::OutputLimit),
+    ("Protocol", FailureKind::Protocol),
+    ("NotRun", FailureKind::NotRun),
+];
+
 /// One line of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Line {
@@ -39,8 +54,8 @@ pub(super) enum Line {
     Error(CodeError),
     /// The run is over.
     End,
-    /// The interpreter is gone, and with it its variables.
-    Died(String),
+    /// The code did not end by itself.
+    Failed(FailureKind, String),
     /// Nothing to report.
     Other,
 }
@@ -74,15 +89,19 @@ pub(super) fn parse(line: &[u8]) -> serde_json::Result<Line> {
         "stderr" => Line::Output(1, text("text")),
         "error" => {
             let (name, value) = (text("name"), text("value"));
-            match name.as_str() {
-                "ContextRestarting" | "WebSocketError" => Line::Died(value),
-                _ => Line::Error(CodeError { name, value, traceback: plain(&text("traceback")) }),
+            let traceback = plain(&text("traceback"));
+            // What the code raises has a traceback.
+            let own = OWN_ERRORS.iter().find(|(own, _)| *own == name && traceback.is_empty());
+            match own {
+                Some((_, kind)) => Line::Failed(*kind, value),
+                None => Line::Error(CodeError { name, value, traceback }),
             }
         }
         "result" => Line::Result(result(fields)),
         "end_of_execution" => Line::End,
         "unexpected_end_of_execution" => {
-            Line::Died("the interpreter has ended in the middle of the code".to_owned())
+            let why = "the interpreter has ended in the middle of the code";
+            Line::Failed(FailureKind::KernelDied, why.to_owned())
         }
         _ => Line::Other,
     })
@@ -164,7 +183,11 @@ mod tests {
         });
         let Line::Error(error) = read(&error) else { panic!("no error") };
         assert_eq!((&*error.name, &*error.traceback), ("ValueError", "ValueError: x"));
-        let died = json!({"type": "error", "name": "ContextRestarting", "value": "restarted", "traceback": ""});
-        assert_eq!(read(&died), Line::Died("restarted".into()));
+        let mut died =
+            json!({"type": "error", "name": "KernelDied", "value": "signal 9", "traceback": ""});
+        assert_eq!(read(&died), Line::Failed(FailureKind::KernelDied, "signal 9".into()));
+        // An exception of the code may have any name.
+        died["traceback"] = json!("Traceback ..");
+        assert!(matches!(read(&died), Line::Error(_)));
     }
 }

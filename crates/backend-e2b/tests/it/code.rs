@@ -20,17 +20,18 @@ async fn code_has_results_errors_streams_and_its_environment() {
     let result = sandbox.run_code("1/0").await.unwrap();
     assert_eq!(result.code_error.as_ref().unwrap().name, "ZeroDivisionError");
     assert!(result.execution_ok && !result.success());
-    let code = "import os; os.environ['COLOUR'], os.environ['KEY'], os.path.basename(os.getcwd())";
+    let code = "import os; (os.environ['COLOUR'], os.environ['KEY'], os.path.basename(os.getcwd()))";
     let result = sandbox.run_code(code).await.unwrap();
     assert_eq!(result.text(), Some("('green', 'hunter2', 'work')"));
+    // The code interpreter leaves out the quotes of a text.
     let result = sandbox.run_code("os.environ['COLOUR']").env("COLOUR", "red").await.unwrap();
-    assert_eq!(result.text(), Some("'red'"));
+    assert_eq!(result.text(), Some("red"));
     let result = sandbox.run_code("os.environ['COLOUR']").await.unwrap();
-    assert_eq!(result.text(), Some("'green'"));
+    assert_eq!(result.text(), Some("green"));
     let result = sandbox.run_code("os.getcwd()").cwd("/tmp").await.unwrap();
-    assert_eq!(result.text(), Some("'/tmp'"));
+    assert_eq!(result.text(), Some("/tmp"));
     let result = sandbox.run_code("os.path.basename(os.getcwd())").await.unwrap();
-    assert_eq!(result.text(), Some("'work'"));
+    assert_eq!(result.text(), Some("work"));
     let result = sandbox.run_code("1").cwd("/not/there").await.unwrap();
     assert_eq!(result.failure.unwrap().kind, FailureKind::NotRun);
 }
@@ -105,7 +106,7 @@ async fn contexts_are_apart_and_variables_are_json() {
     let result = sandbox.run_code("'x' in globals()").context("other").await.unwrap();
     assert_eq!(result.text(), Some("False"));
     let result = sandbox.run_code("import os; os.path.basename(os.getcwd())").context("other");
-    assert_eq!(result.await.unwrap().text(), Some("'sub'"));
+    assert_eq!(result.await.unwrap().text(), Some("sub"));
     sandbox.restart_context("default").await.unwrap();
     assert_eq!(sandbox.get_variable("x").await.unwrap_err().kind(), ErrorKind::NotFound);
     sandbox.delete_context("other").await.unwrap();

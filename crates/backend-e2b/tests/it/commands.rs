@@ -8,11 +8,11 @@ use sandbox_core::{CommandEvent, ErrorKind, FailureKind, PtySize, Sandbox};
 use super::support::Cloud;
 use super::attached;
 
-/// Counts processes of the sandbox whose command line has the word.
+/// Counts processes of the sandbox whose command line begins with the word.
 async fn count(sandbox: &Sandbox, word: &str) -> usize {
-    let (first, rest) = word.split_at(1);
-    // The pattern does not match its own line.
-    let line = format!("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o '[{first}]{rest}' | wc -l");
+    let line = format!(
+        "for file in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$file 2>/dev/null; echo; done | grep -c '^{word}'"
+    );
     let result = sandbox.commands().run(line).await.unwrap();
     result.stdout.trim().parse().unwrap()
 }
