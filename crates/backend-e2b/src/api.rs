@@ -240,10 +240,12 @@ impl Api {
         let request =
             Request::post("pause", url).json(&json!({})).idempotent().timeout(CREATE_TIMEOUT);
         match self.client.send(call, &request).await {
-            Err(error) if has_status(&error, "409") => match self.sandbox(call, "pause", id).await {
-                Ok(found) if found.is_paused() => Ok(()),
-                _ => Err(error),
-            },
+            Err(error) if has_status(&error, "409") => {
+                match self.sandbox(call, "pause", id).await {
+                    Ok(found) if found.is_paused() => Ok(()),
+                    _ => Err(error),
+                }
+            }
             paused => paused.map(drop),
         }
     }

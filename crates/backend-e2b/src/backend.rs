@@ -8,7 +8,7 @@ use sandbox_cloud::health::{failed, health, passed};
 use sandbox_cloud::{CreateLocks, Identity, RemoteLifetime, find_one};
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
-    MAX_DURATION, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Tags,
+    Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Tags,
     Variant, check_path,
 };
 
@@ -128,7 +128,7 @@ impl E2bBackend {
         let is_paused = found.is_paused();
         let handle = Arc::new(RemoteLifetime::new(self.remote(call, found).await?, false));
         if let Some(left) = remote::info(&handle).remaining_time() {
-            handle.end_in(Duration::try_from_secs_f64(left).unwrap_or(MAX_DURATION));
+            handle.end_in(left);
         }
         let instance = E2bInstance::new(Arc::clone(&handle));
         if !is_paused {
@@ -233,7 +233,8 @@ impl Backend for E2bBackend {
                 });
             }
             None => {
-                let error = Error::new(ErrorKind::Unauthenticated, "health", "there is no E2B API key");
+                let error =
+                    Error::new(ErrorKind::Unauthenticated, "health", "there is no E2B API key");
                 let hint = "set E2B_API_KEY to one of https://e2b.dev/dashboard?tab=keys";
                 checks.push(failed("credentials", &error.with_hint(hint)));
             }

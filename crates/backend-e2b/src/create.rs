@@ -103,9 +103,8 @@ async fn check_name(api: &Api, call: &CallContext, name: &str) -> Result<()> {
         Some(other) => {
             let id = &other.sandbox_id;
             let message = format!("the name {name:?} is that of e2b/{id}");
-            Err(Error::new(ErrorKind::AlreadyExists, "create", message).with_hint(format!(
-                "use another name, or end that one: `sandboxes rm e2b/{id}`"
-            )))
+            Err(Error::new(ErrorKind::AlreadyExists, "create", message)
+                .with_hint(format!("use another name, or end that one: `sandboxes rm e2b/{id}`")))
         }
         None => Ok(()),
     }

@@ -3,7 +3,8 @@
 use sandbox_cloud::http::{ErrorRules, Meaning};
 use sandbox_core::{Effect, Error, ErrorKind, Retry, Variant};
 
-const KEY: &str = "the API key is not accepted; set E2B_API_KEY to one of https://e2b.dev/dashboard?tab=keys";
+const KEY: &str =
+    "the API key is not accepted; set E2B_API_KEY to one of https://e2b.dev/dashboard?tab=keys";
 const UNREACHABLE: &str = "look whether this computer has a network, and which addresses E2B_DOMAIN, E2B_API_URL and \
     E2B_SANDBOX_URL name";
 const SLOW: &str = "look whether the service is up, and try again; the provider option `request_timeout`, in seconds, sets \
@@ -16,10 +17,7 @@ pub(crate) static API_ERRORS: ErrorRules = ErrorRules {
             "sandbox_capacity_unavailable",
             Meaning::temporary(ErrorKind::Unavailable, Effect::NotSent),
         ),
-        (
-            "sandbox_snapshot_guest_agent_unresponsive",
-            Meaning::refused(ErrorKind::Unavailable),
-        ),
+        ("sandbox_snapshot_guest_agent_unresponsive", Meaning::refused(ErrorKind::Unavailable)),
     ],
     hints: &[
         (ErrorKind::Unauthenticated, None, KEY),
@@ -116,9 +114,9 @@ pub(crate) fn unsupported(operation: &'static str) -> Error {
 /// Returns the error for code in a template without the code interpreter.
 pub(crate) fn no_code(operation: &'static str) -> Error {
     let message = "the template of this sandbox has no code interpreter";
-    Error::unsupported(operation, message)
-        .with_context("variant", Variant::E2B.as_str())
-        .with_hint("create the sandbox with `--environment code-interpreter-v1`, or run the code as a command")
+    Error::unsupported(operation, message).with_context("variant", Variant::E2B.as_str()).with_hint(
+        "create the sandbox with `--environment code-interpreter-v1`, or run the code as a command",
+    )
 }
 
 #[cfg(test)]

@@ -203,8 +203,7 @@ impl Life for E2bInstance {
 
     async fn resume(&self, call: &CallContext) -> Result<()> {
         let lifetime = remote::time_left(&self.handle).unwrap_or(OWNED_EXPIRY);
-        let lifetime =
-            if self.handle.is_owned() { lifetime.min(OWNED_EXPIRY) } else { lifetime };
+        let lifetime = if self.handle.is_owned() { lifetime.min(OWNED_EXPIRY) } else { lifetime };
         let api = self.handle.clients.api()?;
         let connected = api.connect(call, "resume", self.handle.local_id(), lifetime).await?;
         self.handle.reconnected(connected);
@@ -246,11 +245,8 @@ impl Life for E2bInstance {
             // The service measures every few seconds.
             None => self.envd.measured().await?,
         };
-        let mut metrics = Metrics {
-            memory: measured.mem_used,
-            disk: measured.disk_used,
-            ..Metrics::default()
-        };
+        let mut metrics =
+            Metrics { memory: measured.mem_used, disk: measured.disk_used, ..Metrics::default() };
         system::processor(&self.envd, &mut metrics).await?;
         Ok(metrics)
     }
@@ -422,12 +418,7 @@ impl CommandOps for E2bInstance {
 
 #[async_trait]
 impl FileOps for E2bInstance {
-    async fn read_file(
-        &self,
-        _: &CallContext,
-        path: &str,
-        range: ByteRange,
-    ) -> Result<ByteStream> {
+    async fn read_file(&self, _: &CallContext, path: &str, range: ByteRange) -> Result<ByteStream> {
         self.files().await?.read(path, range).await
     }
 

@@ -49,7 +49,9 @@ pub(crate) struct CreateLabels {
 /// `InvalidArgument` for a tag with a name of ours.
 pub(crate) fn check(tags: &Tags) -> Result<()> {
     match tags.keys().find(|key| key.starts_with(PREFIX)) {
-        Some(key) => Err(Error::invalid("tags", format!("must not begin with `{PREFIX}`, got {key:?}"))),
+        Some(key) => {
+            Err(Error::invalid("tags", format!("must not begin with `{PREFIX}`, got {key:?}")))
+        }
         None => Ok(()),
     }
 }

@@ -28,10 +28,7 @@ pub(crate) fn fields(policy: &NetworkPolicy) -> Result<Map<String, Value>> {
                 ));
             }
             let allowed = without_ports(&policy.allow)?;
-            fields.insert(
-                "network".into(),
-                json!({"allowOut": allowed, "denyOut": [EVERYWHERE]}),
-            );
+            fields.insert("network".into(), json!({"allowOut": allowed, "denyOut": [EVERYWHERE]}));
         }
         NetworkMode::All | NetworkMode::Inherit => {
             if !policy.allow.is_empty() {

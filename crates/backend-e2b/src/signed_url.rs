@@ -92,7 +92,10 @@ mod tests {
         let daemon = "https://49983-i1.e2b.app";
         let hour = Some(Duration::from_secs(3600));
         let url = sign(daemon, Some(&token), "/a b", FileAccess::Read, hour).unwrap();
-        assert!(url.starts_with("https://49983-i1.e2b.app/files?path=%2Fa+b&signature=v1_"), "{url}");
+        assert!(
+            url.starts_with("https://49983-i1.e2b.app/files?path=%2Fa+b&signature=v1_"),
+            "{url}"
+        );
         assert!(url.contains("&signature_expiration=") && !url.contains("hunter2"), "{url}");
         assert!(sign(daemon, None, "/a", FileAccess::Read, None).is_err());
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use sandbox_core::{Context, Error, ErrorKind, InterpreterState, Result};
+use sandbox_core::{Context, Error, ErrorKind, InterpreterState, Result, random_hex};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::timeout;
 
@@ -22,6 +22,8 @@ const MAX_ANSWER: usize = 64 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     Interrupted,
+    /// The context is deleted.
+    Deleted,
 }
 
 /// A context of the code interpreter.
@@ -37,12 +39,18 @@ pub(super) struct CodeContext {
     running: Mutex<Option<watch::Sender<Option<Stop>>>>,
     /// Runs of ours, which the interpreter counts and users do not.
     own_runs: AtomicU64,
+    /// A word in the interpreter, by which another one is noticed.
+    identity: Mutex<Option<String>>,
     /// The next run has a new interpreter.
     pub(super) is_new: AtomicBool,
 }
 
 impl CodeContext {
-    pub(super) fn new(interpreter: Interpreter, described: Context, remote: Option<String>) -> Self {
+    pub(super) fn new(
+        interpreter: Interpreter,
+        described: Context,
+        remote: Option<String>,
+    ) -> Self {
         Self {
             interpreter,
             described,
@@ -50,6 +58,7 @@ impl CodeContext {
             turn: Arc::default(),
             running: Mutex::default(),
             own_runs: AtomicU64::new(0),
+            identity: Mutex::default(),
             is_new: AtomicBool::new(false),
         }
     }
@@ -75,11 +84,43 @@ impl CodeContext {
     }
 
     /// Stops the run that has its turn. Returns false when there is none.
-    pub(super) fn interrupt(&self) -> bool {
+    pub(super) fn stop(&self, stop: Stop) -> bool {
         let running = self.running();
         let Some(sender) = running.as_ref() else { return false };
-        sender.send_replace(Some(Stop::Interrupted));
+        sender.send_replace(Some(stop));
         true
+    }
+
+    /// Marks the interpreter, so that [`CodeContext::settle`] can tell another one from it. Returns false when the
+    /// interpreter is another one than that which was marked before.
+    ///
+    /// # Errors
+    /// What kept the interpreter from answering.
+    pub(super) async fn mark(&self) -> Result<bool> {
+        let word = random_hex(8);
+        let code = match self.described.language.as_str() {
+            super::PYTHON => format!(
+                "(lambda s: (s.stdout.write(s.__dict__.setdefault('_sandbox_context', '{word}') + chr(10)), None)[1])\
+                 (__import__('sys'))"
+            ),
+            // Nothing is known of others.
+            _ => String::new(),
+        };
+        let printed = self.ask_now("run_code", code).await?;
+        let found = printed.trim().to_owned();
+        let mut identity = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        let former = identity.replace(found.clone());
+        Ok(former.is_none_or(|former| former == found))
+    }
+
+    /// Returns true when the interpreter was marked.
+    pub(super) fn is_marked(&self) -> bool {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Forgets the mark of an interpreter that is gone.
+    pub(super) fn unmark(&self) {
+        *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Returns a request for this context.
@@ -128,9 +169,10 @@ impl CodeContext {
 
     /// Waits until an interrupted interpreter is free. One that is not is started again.
     pub(super) async fn settle(&self) -> InterpreterState {
-        let probe = self.ask_now("run_code", String::new());
-        if matches!(timeout(INTERRUPT_GRACE, probe).await, Ok(Ok(_))) {
-            return InterpreterState::Kept;
+        match timeout(INTERRUPT_GRACE, self.mark()).await {
+            Ok(Ok(true)) => return InterpreterState::Kept,
+            Ok(Ok(false)) => return InterpreterState::Lost,
+            _ => {}
         }
         if let Err(error) = self.restart("run_code").await {
             tracing::debug!(%error, "a context is not started again");
@@ -157,6 +199,7 @@ impl CodeContext {
         };
         self.interpreter.restart(operation, &remote).await?;
         self.own_runs.store(0, Ordering::Relaxed);
+        self.unmark();
         Ok(())
     }
 }

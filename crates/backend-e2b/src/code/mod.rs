@@ -16,7 +16,7 @@ use sandbox_core::{
 use sandbox_engine::interpreter::DEFAULT_CONTEXT;
 use serde_json::{Map, Value};
 
-use self::context::CodeContext;
+use self::context::{CodeContext, Stop};
 pub(crate) use self::interpreter::Interpreter;
 use self::run::RunSpec;
 use self::variables::{answer, check_name, check_new_name, get_code, set_code};
@@ -76,7 +76,11 @@ impl CodeContexts {
         Ok(Some(self.insert(context)))
     }
 
-    async fn existing(&self, operation: &'static str, id: Option<&str>) -> Result<Arc<CodeContext>> {
+    async fn existing(
+        &self,
+        operation: &'static str,
+        id: Option<&str>,
+    ) -> Result<Arc<CodeContext>> {
         self.find(operation, id).await?.ok_or_else(|| {
             let known: Vec<String> = self.all().keys().cloned().collect();
             let message = format!("context {:?} not found", id.unwrap_or(DEFAULT_CONTEXT));
@@ -86,15 +90,11 @@ impl CodeContexts {
     }
 
     /// Returns the context for a run. A missing one is made.
-    async fn for_run(
-        &self,
-        id: Option<&str>,
-        language: Option<&str>,
-    ) -> Result<Arc<CodeContext>> {
+    async fn for_run(&self, id: Option<&str>, language: Option<&str>) -> Result<Arc<CodeContext>> {
         let language = language.map(plain_name);
         let Some(id) = id.filter(|id| *id != DEFAULT_CONTEXT) else {
             return match language {
-                Some(language) if language != PYTHON => Ok(self.of_language(&language)),
+                Some(language) if language != PYTHON => self.of_language(&language).await,
                 _ => self.existing("run_code", None).await,
             };
         };
@@ -118,14 +118,19 @@ impl CodeContexts {
         }
     }
 
-    /// Returns the default context of a language other than Python.
-    fn of_language(&self, language: &str) -> Arc<CodeContext> {
+    /// Returns the context of this handle for a language other than Python, which is made for its first run.
+    ///
+    /// # Errors
+    /// `Unsupported` for a language that the template does not have.
+    async fn of_language(&self, language: &str) -> Result<Arc<CodeContext>> {
         let id = format!("{DEFAULT_CONTEXT}-{language}");
         if let Some(known) = self.all().get(&id) {
-            return Arc::clone(known);
+            return Ok(Arc::clone(known));
         }
-        let described = self.described(&id, language);
-        self.insert(CodeContext::new(self.interpreter.clone(), described, None))
+        let mut spec = ContextSpec::default();
+        (spec.id, spec.language) = (Some(id.clone()), Some(language.to_owned()));
+        self.create(spec).await?;
+        self.existing("run_code", Some(&id)).await
     }
 
     /// Starts code.
@@ -140,7 +145,7 @@ impl CodeContexts {
         }
         let base = context.described.cwd.as_deref().unwrap_or(&self.cwd);
         let cwd = request.cwd.as_deref().map(|cwd| resolve_directory(base, cwd));
-        Ok(run::start(context, RunSpec::new(call, request, cwd)).await)
+        run::start(context, RunSpec::new(call, request, cwd)).await
     }
 
     /// Creates a context from a checked spec.
@@ -154,7 +159,14 @@ impl CodeContexts {
         }
         let cwd = resolve_directory(&self.cwd, spec.cwd.as_deref().unwrap_or("."));
         let language = spec.language.as_deref().map(plain_name);
-        let made = self.interpreter.create_context(Some(&cwd), language.as_deref()).await?;
+        let made = self.interpreter.create_context(Some(&cwd), language.as_deref()).await;
+        let made = made.map_err(|error| match (error.kind(), &language) {
+            (ErrorKind::InvalidArgument | ErrorKind::Unexpected, Some(other)) if other != PYTHON => {
+                let message = format!("the template has no interpreter for {other}: {}", error.message());
+                Error::unsupported(operation, message).with_hint("run other languages as commands")
+            }
+            _ => error,
+        })?;
         let described = Context {
             id: spec.id.unwrap_or_else(|| made.id.clone()),
             language: language.unwrap_or_else(|| PYTHON.to_owned()),
@@ -188,10 +200,7 @@ impl CodeContexts {
             (known, own.iter().map(|context| context.described.clone()).collect())
         };
         for found in there {
-            let is_own = known.contains(&found.id)
-                || default.as_ref() == Some(&found.id)
-                // The default contexts of other languages.
-                || all.iter().any(|own| own.id == format!("{DEFAULT_CONTEXT}-{}", found.language));
+            let is_own = known.contains(&found.id) || default.as_ref() == Some(&found.id);
             if !is_own {
                 let mut described = self.described(&found.id, &plain_name(&found.language));
                 described.cwd = Some(found.cwd);
@@ -232,6 +241,7 @@ impl CodeContexts {
             return Err(Error::invalid("context", "`default` cannot be deleted; reset it instead"));
         }
         let context = self.existing("delete_context", Some(id)).await?;
+        context.stop(Stop::Deleted);
         if let Some(remote) = context.remote() {
             self.interpreter.delete(&remote).await?;
         }
@@ -247,7 +257,7 @@ impl CodeContexts {
 
     /// Interrupts the run of this handle in the context.
     pub(crate) async fn interrupt(&self, id: Option<&str>) -> Result<bool> {
-        Ok(self.existing("interrupt", id).await?.interrupt())
+        Ok(self.existing("interrupt", id).await?.stop(Stop::Interrupted))
     }
 
     /// Reads a variable.
@@ -292,7 +302,11 @@ impl CodeContexts {
         Ok(())
     }
 
-    async fn of_python(&self, operation: &'static str, id: Option<&str>) -> Result<Arc<CodeContext>> {
+    async fn of_python(
+        &self,
+        operation: &'static str,
+        id: Option<&str>,
+    ) -> Result<Arc<CodeContext>> {
         let context = self.existing(operation, id).await?;
         if context.described.language == PYTHON {
             return Ok(context);

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_core::{
     CallContext, CodeError, DisplayKind, Error, ErrorKind, Event, EventKind, EventStream, Failure,
-    FailureKind, InterpreterState, OutputStream, RunCode, RunOutcome, format_duration, new_run_id,
+    FailureKind, InterpreterState, OutputStream, Result, RunCode, RunOutcome, format_duration, new_run_id,
     random_hex, unix_now,
 };
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::context::{CodeContext, Running, Stop};
@@ -55,11 +55,16 @@ impl RunSpec {
 }
 
 /// Starts a run, which is done whether or not its events are read, and ended when they are dropped.
-pub(super) async fn start(context: Arc<CodeContext>, spec: RunSpec) -> EventStream {
+///
+/// # Errors
+/// What kept a run from starting whose turn it is. Later failures are in the outcome.
+pub(super) async fn start(context: Arc<CodeContext>, spec: RunSpec) -> Result<EventStream> {
     let (sender, mut receiver) = mpsc::channel(QUEUE_CAPACITY);
+    let (begun, begins) = oneshot::channel();
     let mut turn = Box::pin(Arc::clone(&context.turn).lock_owned());
     // Takes its place in the queue before the next run can.
     let taken = turn.as_mut().now_or_never();
+    let is_next = taken.is_some();
     tokio::spawn(async move {
         let _turn = match taken {
             Some(turn) => turn,
@@ -69,11 +74,15 @@ pub(super) async fn start(context: Arc<CodeContext>, spec: RunSpec) -> EventStre
             },
         };
         let running = context.begin();
-        Active { running, sender, run_id: spec.id.clone(), seq: 0, events: VecDeque::new() }
+        let begun = is_next.then_some(begun);
+        Active { running, sender, run_id: spec.id.clone(), seq: 0, events: VecDeque::new(), begun }
             .run(spec)
             .await;
     });
-    Box::pin(futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx)))
+    if is_next && let Ok(Err(error)) = begins.await {
+        return Err(error);
+    }
+    Ok(Box::pin(futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx))))
 }
 
 /// The reason of an end that the interpreter did not report.
@@ -95,12 +104,17 @@ struct Active {
     seq: u64,
     /// Events that wait for room.
     events: VecDeque<EventKind>,
+    /// Tells the caller that the run has begun, or why not.
+    begun: Option<oneshot::Sender<Result<()>>>,
 }
 
 impl Active {
     async fn run(mut self, spec: RunSpec) {
         let context = Arc::clone(&self.running.context);
         let mut outcome = RunOutcome { started_at: unix_now(), ..RunOutcome::default() };
+        if !context.is_marked() && let Err(error) = context.mark().await {
+            return self.not_begun(&context, outcome, error).await;
+        }
         let former = match self.enter(&context, spec.cwd.as_deref()).await {
             Ok(former) => former,
             Err(end) => return self.finish(&context, outcome, end).await,
@@ -119,8 +133,11 @@ impl Active {
             () = self.sender.closed() => return self.finish(&context, outcome, End::Dropped).await,
         };
         let end = match opened {
-            Ok(lines) => self.read(lines, spec.timeout, &mut outcome).await,
-            Err(error) => refused(&error),
+            Ok(lines) => {
+                self.begin(Ok(()));
+                self.read(lines, spec.timeout, &mut outcome).await
+            }
+            Err(error) => return self.not_begun(&context, outcome, error).await,
         };
         if let Some(former) = former {
             leave(&context, &former).await;
@@ -128,12 +145,25 @@ impl Active {
         self.finish(&context, outcome, end).await;
     }
 
+    /// Tells the caller that the run has begun, or why not. Returns false when the caller no longer waits for that.
+    fn begin(&mut self, begun: Result<()>) -> bool {
+        self.begun.take().is_some_and(|sender| sender.send(begun).is_ok())
+    }
+
+    /// Reports a run that did not begin: to its caller, or as its outcome.
+    async fn not_begun(mut self, context: &CodeContext, outcome: RunOutcome, error: Error) {
+        let end = refused(&error);
+        if !self.begin(Err(error)) {
+            self.finish(context, outcome, end).await;
+        }
+    }
+
     /// Changes to the directory of the run. Returns the one before.
     async fn enter(
         &mut self,
         context: &CodeContext,
         cwd: Option<&str>,
-    ) -> Result<Option<String>, End> {
+    ) -> std::result::Result<Option<String>, End> {
         let Some(cwd) = cwd else { return Ok(None) };
         let word = random_hex(16);
         let code = format!(
@@ -240,11 +270,20 @@ impl Active {
             End::Reported => {}
             End::Failed(reported) => {
                 if matches!(reported.kind, FailureKind::KernelDied | FailureKind::OutOfMemory) {
+                    context.unmark();
                     context.is_new.store(true, Ordering::Relaxed);
                     outcome.state = InterpreterState::Lost;
                 }
+                let handle = context.interpreter.handle();
                 outcome.failure = Some(reported);
-                context.interpreter.handle().map_outcome(&mut outcome).await;
+                handle.map_outcome(&mut outcome).await;
+                // The reason for which this handle has ended the sandbox is better known here.
+                if let (Some(failure), Some(kind)) =
+                    (&mut outcome.failure, handle.end_reason().get())
+                    && failure.kind == FailureKind::Terminated
+                {
+                    failure.kind = kind;
+                }
             }
             End::NotRun(why) => outcome.failure = Some(failure(FailureKind::NotRun, why)),
             End::Lost(why) => {
@@ -264,6 +303,11 @@ impl Active {
                 outcome.interrupted = true;
                 outcome.state = settled(context).await;
             }
+            End::Stopped(Stop::Deleted) => {
+                let message = "the context was deleted during the run".to_owned();
+                outcome.failure = Some(failure(FailureKind::KernelDied, message));
+                outcome.state = InterpreterState::Lost;
+            }
             End::Dropped => {
                 settled(context).await;
                 return;
@@ -273,7 +317,8 @@ impl Active {
             outcome.completed_at = unix_now();
         }
         // Another run may begin, and this one is no longer interrupted.
-        let Self { sender, run_id, mut seq, events, running } = self;
+        let Self { sender, run_id, mut seq, events, running, begun } = self;
+        drop(begun);
         drop(running);
         for kind in events.into_iter().chain([EventKind::Finished(outcome)]) {
             if sender.send(event(&run_id, &mut seq, kind)).await.is_err() {

@@ -34,7 +34,9 @@ def answer():
         names.update(settings["set"])
         return {"value": None}
     name = settings["get"]
-    if not name.isidentifier():
+    import keyword
+
+    if not name.isidentifier() or keyword.iskeyword(name):
         return {"kind": "name", "why": "must be an identifier, got %r" % name}
     if name not in names:
         return {"kind": "missing"}

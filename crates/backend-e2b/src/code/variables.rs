@@ -103,7 +103,9 @@ mod tests {
 
     /// Runs code in a real interpreter after that preparation.
     fn run(before: &str, code: &str) -> String {
-        let code = format!("{before}\n{code}\nprint('names:', sorted(n for n in globals() if n[0] != '_'))");
+        let code = format!(
+            "{before}\n{code}\nprint('names:', sorted(n for n in globals() if n[0] != '_'))"
+        );
         let output = Command::new("python3").args(["-c", &code]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()

@@ -82,9 +82,9 @@ pub(super) fn parse(line: &[u8]) -> serde_json::Result<Line> {
         _ => String::new(),
     };
     Ok(match kind.as_str() {
-        "number_of_executions" => Line::Count(
-            fields.get("execution_count").and_then(Value::as_u64).unwrap_or_default(),
-        ),
+        "number_of_executions" => {
+            Line::Count(fields.get("execution_count").and_then(Value::as_u64).unwrap_or_default())
+        }
         "stdout" => Line::Output(0, text("text")),
         "stderr" => Line::Output(1, text("text")),
         "error" => {
@@ -166,7 +166,10 @@ mod tests {
 
     #[test]
     fn lines_are_read_whatever_else_they_have() {
-        assert_eq!(read(&json!({"type": "number_of_executions", "execution_count": 3})), Line::Count(3));
+        assert_eq!(
+            read(&json!({"type": "number_of_executions", "execution_count": 3})),
+            Line::Count(3)
+        );
         let output = json!({"type": "stderr", "text": "x\n", "timestamp": 1.5});
         assert_eq!(read(&output), Line::Output(1, "x\n".into()));
         assert_eq!(read(&json!({"type": "keepalive"})), Line::Other);

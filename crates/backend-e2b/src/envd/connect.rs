@@ -57,7 +57,9 @@ pub(super) fn messages(
         let (mut body, mut decoder) = state?;
         loop {
             match decoder.next(operation) {
-                Ok(Some(Item::Message(message))) => return Some((Ok(message), Some((body, decoder)))),
+                Ok(Some(Item::Message(message))) => {
+                    return Some((Ok(message), Some((body, decoder))));
+                }
                 Ok(Some(Item::End)) => return None,
                 Ok(None) => {}
                 Err(error) => return Some((Err(error), None)),
@@ -100,7 +102,8 @@ impl Decoder {
         if flags & END == 0 {
             return Ok(Some(Item::Message(message)));
         }
-        let trailer: Value = if message.is_empty() { Value::Null } else { parse(operation, &message)? };
+        let trailer: Value =
+            if message.is_empty() { Value::Null } else { parse(operation, &message)? };
         match trailer.get("error") {
             Some(error) if !error.is_null() => Err(reported(operation, error)),
             _ => Ok(Some(Item::End)),
@@ -139,7 +142,8 @@ mod tests {
     }
 
     async fn read(bytes: &[u8], size: usize) -> Vec<Result<Bytes>> {
-        let chunks: Vec<_> = bytes.chunks(size).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
+        let chunks: Vec<_> =
+            bytes.chunks(size).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
         messages("test", Box::pin(stream::iter(chunks))).collect().await
     }
 
@@ -151,7 +155,11 @@ mod tests {
         for size in 1..all.len() {
             let read = read(&all, size).await;
             let texts: Vec<_> = read.iter().map(|item| item.as_ref().unwrap().as_ref()).collect();
-            assert_eq!(texts, [&br#"{"event":{"start":{"pid":7}}}"#[..], b"{}"], "chunks of {size}");
+            assert_eq!(
+                texts,
+                [&br#"{"event":{"start":{"pid":7}}}"#[..], b"{}"],
+                "chunks of {size}"
+            );
         }
     }
 

@@ -32,6 +32,12 @@ const PLAIN_UPLOADS: [u64; 3] = [0, 5, 7];
 
 const DEFAULT_MODE: u32 = 0o644;
 
+/// The bit of a mode that lets the owner write.
+const WRITABLE: u32 = 0o200;
+
+/// Characters that stand for bytes of names that are not text: such names are the agent's.
+const ESCAPED: std::ops::RangeInclusive<char> = '\u{10fe00}'..='\u{10feff}';
+
 /// Sets mode and time of a file.
 const ADJUST: &str = r#"chmod "$2" "$1" || exit 1; [ "$3" = now ] || touch -d "@$3" "$1""#;
 
@@ -147,7 +153,12 @@ impl E2bFiles {
 
     async fn entry(&self, target: &Target, path: &str) -> Result<Entry> {
         let body = json!({"path": path});
-        Ok(self.call::<OneEntry>(target, "Stat", &body, true).await?.entry)
+        let entry = self.call::<OneEntry>(target, "Stat", &body, true).await?.entry;
+        let is_tree = matches!(entry.kind(), FileKind::Directory | FileKind::Symlink);
+        match path.ends_with('/') && !is_tree {
+            true => Err(target.about.failed(Errno::NOTDIR)),
+            false => Ok(entry),
+        }
     }
 
     /// Describes a path, which need not exist.
@@ -189,6 +200,10 @@ impl E2bFiles {
         let mut mode = options.mode.unwrap_or(DEFAULT_MODE);
         match self.existing(target, path).await? {
             Some(entry) => match entry.kind() {
+                // The daemon would replace the file all the same.
+                FileKind::File if entry.mode & WRITABLE == 0 => {
+                    return Err(target.about.failed(Errno::ACCESS));
+                }
                 FileKind::File => mode = entry.mode & 0o7777,
                 FileKind::Directory => return Err(target.about.failed(Errno::ISDIR)),
                 FileKind::Symlink => {
@@ -223,21 +238,14 @@ impl E2bFiles {
         let body = |request: Request| {
             Ok(match is_plain {
                 true => request.stream(OCTETS, content),
-                false => {
-                    request.multipart(vec![Part::streamed_file("file", path, content, None)])
-                }
+                false => request.multipart(vec![Part::streamed_file("file", path, content, None)]),
             })
         };
         let sent = self.envd.upload(target.about.operation, &[("path", path)], body).await;
         sent.map_err(|error| failed(target, error))
     }
 
-    async fn download(
-        &self,
-        target: &Target,
-        size: u64,
-        range: ByteRange,
-    ) -> Result<ByteStream> {
+    async fn download(&self, target: &Target, size: u64, range: ByteRange) -> Result<ByteStream> {
         let length = range.length.unwrap_or(u64::MAX).min(size.saturating_sub(range.offset));
         if length == 0 {
             return Ok(Box::pin(stream::empty()));
@@ -253,7 +261,8 @@ impl E2bFiles {
         let answer = answer.map_err(|error| failed(target, error))?;
         let is_cut = answer.status().as_u16() == 206;
         let about = target.clone();
-        let body = answer.into_bytes().map(move |chunk| chunk.map_err(|error| failed(&about, error)));
+        let body =
+            answer.into_bytes().map(move |chunk| chunk.map_err(|error| failed(&about, error)));
         Ok(if is_part && !is_cut {
             super::upload::part(Box::pin(body), range.offset, length)
         } else {
@@ -426,8 +435,10 @@ impl FileSystem for E2bFiles {
 
 /// Returns a path as requests can carry it.
 fn text(target: &Target) -> Result<&str> {
-    std::str::from_utf8(&target.bytes)
-        .map_err(|_| target.about.invalid("path", "a name in it is not text"))
+    match std::str::from_utf8(&target.bytes) {
+        Ok(text) if !target.shown.contains(|c| ESCAPED.contains(&c)) => Ok(text),
+        _ => Err(target.about.invalid("path", "a name in it is not text")),
+    }
 }
 
 /// Returns the directory of a path.
@@ -513,11 +524,15 @@ mod tests {
     #[test]
     fn errors_name_the_path_and_the_cause() {
         let target = Target::new("/home/user", "read_file", "x").unwrap();
-        let of = |kind, message: &str| failed(&target, Error::new(kind, "read_file", message)).kind();
+        let of =
+            |kind, message: &str| failed(&target, Error::new(kind, "read_file", message)).kind();
         assert_eq!(of(ErrorKind::NotFound, "file not found: lstat"), ErrorKind::NotFound);
         let full = "not enough disk space available";
         assert_eq!(of(ErrorKind::Unexpected, full), ErrorKind::ResourceExhausted);
-        assert_eq!(of(ErrorKind::InvalidArgument, "path is a directory"), ErrorKind::InvalidArgument);
+        assert_eq!(
+            of(ErrorKind::InvalidArgument, "path is a directory"),
+            ErrorKind::InvalidArgument
+        );
         assert_eq!(of(ErrorKind::ConnectionLost, "permission denied"), ErrorKind::ConnectionLost);
     }
 

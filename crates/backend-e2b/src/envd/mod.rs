@@ -142,7 +142,8 @@ impl Envd {
     ) -> Result<(SandboxClient, Request)> {
         let (client, address) = self.client()?;
         let request = Request::get(operation, join(&address, &[path])).accept("*/*");
-        let request = query.iter().fold(request, |request, (name, value)| request.query(name, value));
+        let request =
+            query.iter().fold(request, |request, (name, value)| request.query(name, value));
         Ok((client, change(request)?))
     }
 

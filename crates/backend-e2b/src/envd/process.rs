@@ -30,10 +30,11 @@ use super::run::{InputKind, ProcessEvent, ProcessEvents};
 use crate::error::no_code;
 
 /// Puts the shell of a command into a session of its own, where there is a program for that, so that all of its processes
-/// are found.
+/// are found. What that outer shell says itself, such as that a child was killed, is no output of the command.
 const OUTER: &str = "script=$1; shift\n\
-    if command -v setsid >/dev/null 2>&1; then setsid /bin/sh -c \"$script\" sh \"$@\"\n\
-    else /bin/sh -c \"$script\" sh \"$@\"; fi";
+    exec 3>&2 2>/dev/null\n\
+    if command -v setsid >/dev/null; then setsid /bin/sh -c \"$script\" sh \"$@\" 2>&3 3>&-\n\
+    else /bin/sh -c \"$script\" sh \"$@\" 2>&3 3>&-; fi";
 
 /// The tag of every process of ours begins with this.
 pub(super) const TAG: &str = "code-sandboxes.";
@@ -135,7 +136,8 @@ async fn start(envd: &Envd, spec: Spawn, word: String, outlives: bool) -> Result
     let mut arguments = vec![COMMAND, &word, kind, &spec.cwd, "", ""];
     arguments.extend(spec.argv.iter().map(String::as_str));
     // A terminal has a session of its own already.
-    let outer = if on_terminal { "script=$1; shift; exec /bin/sh -c \"$script\" sh \"$@\"" } else { OUTER };
+    let outer =
+        if on_terminal { "script=$1; shift; exec /bin/sh -c \"$script\" sh \"$@\"" } else { OUTER };
     let mut process = StartProcess::shell(outer, arguments);
     process.env.clone_from(&spec.env);
     process.stdin = spec.stdin;
@@ -158,8 +160,11 @@ async fn start(envd: &Envd, spec: Spawn, word: String, outlives: bool) -> Result
             return Err(not_started("it has not started in time"));
         }
     };
-    let input = (spec.stdin || on_terminal)
-        .then_some(if on_terminal { InputKind::Terminal } else { InputKind::Pipe });
+    let input = (spec.stdin || on_terminal).then_some(if on_terminal {
+        InputKind::Terminal
+    } else {
+        InputKind::Pipe
+    });
     Ok(starting.run(envd, identity, input, outlives))
 }
 

@@ -355,7 +355,6 @@ impl PipedProcess {
             }
         }
     }
-
 }
 
 impl Envd {
@@ -420,7 +419,9 @@ mod tests {
             event(r#"{"event":{"data":{"pty":"AP8="}}}"#),
             ProcessEvent::Output(0, Bytes::from_static(b"\0\xff"))
         );
-        let ProcessEvent::Ended(end) = event(r#"{"event":{"end":{"exited":true,"status":"exit status 0"}}}"#) else {
+        let ProcessEvent::Ended(end) =
+            event(r#"{"event":{"end":{"exited":true,"status":"exit status 0"}}}"#)
+        else {
             panic!("no end")
         };
         assert_eq!(end.shell_status(), 0);

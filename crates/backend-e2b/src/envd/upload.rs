@@ -98,8 +98,10 @@ impl Envd {
         body: impl FnOnce(Request) -> Result<Request>,
     ) -> Result<()> {
         let (client, address) = self.client()?;
-        let request = Request::new(operation, Method::POST, join(&address, &["files"])).accept("*/*");
-        let request = query.iter().fold(request, |request, (name, value)| request.query(name, value));
+        let request =
+            Request::new(operation, Method::POST, join(&address, &["files"])).accept("*/*");
+        let request =
+            query.iter().fold(request, |request, (name, value)| request.query(name, value));
         // As long as the content takes.
         let request = body(request)?.timeout(sandbox_core::MAX_DURATION);
         client.send(&CallContext::new(), &request).await.map(drop)

@@ -110,9 +110,9 @@ impl State {
             match event(&self.shown, &change) {
                 Some(event) if event.path != self.shown => return Some(Ok(event)),
                 Some(event) if event.kind == WatchEventKind::Delete => {
-                    // The directory itself is gone.
+                    // The directory itself is gone, and nothing can follow.
                     self.is_over = true;
-                    return None;
+                    return Some(Ok(event));
                 }
                 // Its mode has changed.
                 Some(_) => {}

@@ -20,7 +20,8 @@ async fn code_has_results_errors_streams_and_its_environment() {
     let result = sandbox.run_code("1/0").await.unwrap();
     assert_eq!(result.code_error.as_ref().unwrap().name, "ZeroDivisionError");
     assert!(result.execution_ok && !result.success());
-    let code = "import os; (os.environ['COLOUR'], os.environ['KEY'], os.path.basename(os.getcwd()))";
+    let code =
+        "import os; (os.environ['COLOUR'], os.environ['KEY'], os.path.basename(os.getcwd()))";
     let result = sandbox.run_code(code).await.unwrap();
     assert_eq!(result.text(), Some("('green', 'hunter2', 'work')"));
     // The code interpreter leaves out the quotes of a text.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use sandbox_core::{CommandEvent, ErrorKind, FailureKind, PtySize, Sandbox};
 
-use super::support::Cloud;
 use super::attached;
+use super::support::Cloud;
 
 /// Counts processes of the sandbox whose command line begins with the word.
 async fn count(sandbox: &Sandbox, word: &str) -> usize {

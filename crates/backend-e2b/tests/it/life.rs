@@ -9,8 +9,8 @@ use sandbox_core::{
 
 use sandbox_server::e2b::Fault;
 
-use super::support::Cloud;
 use super::attached;
+use super::support::Cloud;
 
 fn call() -> CallContext {
     CallContext::new()
@@ -110,7 +110,7 @@ async fn a_lifetime_is_set_and_ends_the_sandbox() {
     let sandbox = cloud.builder().detached(Duration::from_secs(300)).create().await.unwrap();
     sandbox.set_lifetime(Duration::from_secs(2)).await.unwrap();
     let left = sandbox.info().unwrap().remaining_time().unwrap();
-    assert!(left <= 2.5, "{left}");
+    assert!(left <= Duration::from_millis(2500), "{left:?}");
     tokio::time::sleep(Duration::from_secs(3)).await;
     let ended = sandbox.run_code("1").await.unwrap_err();
     assert_eq!(ended.kind(), ErrorKind::Terminated);
