@@ -8,8 +8,8 @@ use sandbox_cloud::health::{failed, health, passed};
 use sandbox_cloud::{CreateLocks, Identity, RemoteLifetime, find_one};
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
-    Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Tags,
-    Variant, check_path,
+    Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Tags, Variant,
+    check_path,
 };
 
 use crate::addresses::ENVD_PORT;

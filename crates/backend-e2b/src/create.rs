@@ -15,7 +15,7 @@ use crate::error::{LEFT_BEHIND, MAYBE_CREATED};
 use crate::instance::{E2bInstance, start_lifetime};
 use crate::labels;
 use crate::network;
-use crate::remote::{OWNED_EXPIRY, RemoteSandbox, SandboxHandle};
+use crate::remote::{RemoteSandbox, SandboxHandle, owned_expiry};
 use crate::wire::{Connected, Described};
 
 /// Lifetime of a sandbox whose create names none.
@@ -69,7 +69,7 @@ async fn plan(clients: &E2bClients, call: &CallContext, spec: &CreateSpec) -> Re
         (detached, lifetime) => detached.or(lifetime).unwrap_or(DEFAULT_LIFETIME),
     };
     // A sandbox that ends with its owner must not outlive a dead owner for long.
-    let reserved = if is_owned { lifetime.min(OWNED_EXPIRY) } else { lifetime };
+    let reserved = if is_owned { owned_expiry(lifetime) } else { lifetime };
     let made = labels::of_create(call, spec, unix_now() + lifetime.as_secs_f64());
     let text = |(name, value): (&String, &str)| (name.clone(), Value::from(value));
     let mut env: Map<String, Value> =

@@ -49,10 +49,7 @@ pub(crate) static API_ERRORS: ErrorRules = ErrorRules {
 /// Errors of the daemon and of the code interpreter in a sandbox, in the words of the Connect protocol.
 pub(crate) static SANDBOX_ERRORS: ErrorRules = ErrorRules {
     // The provider's proxy: the sandbox is gone, or the port is closed. Neither passes while a request waits.
-    statuses: &[(
-        502,
-        Meaning { kind: ErrorKind::Unavailable, retry: Retry::Never, effect: Effect::Unknown },
-    )],
+    statuses: &[(502, Meaning::refused(ErrorKind::Unavailable))],
     codes: &CONNECT_CODES,
     hints: &[],
     unreachable_hint: UNREACHABLE,

@@ -203,7 +203,7 @@ impl Life for E2bInstance {
 
     async fn resume(&self, call: &CallContext) -> Result<()> {
         let lifetime = remote::time_left(&self.handle).unwrap_or(OWNED_EXPIRY);
-        let lifetime = if self.handle.is_owned() { lifetime.min(OWNED_EXPIRY) } else { lifetime };
+        let lifetime = if self.handle.is_owned() { remote::owned_expiry(lifetime) } else { lifetime };
         let api = self.handle.clients.api()?;
         let connected = api.connect(call, "resume", self.handle.local_id(), lifetime).await?;
         self.handle.reconnected(connected);
@@ -223,7 +223,7 @@ impl Life for E2bInstance {
     async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
         let is_owned = self.handle.is_owned();
         let left = remote::time_left(&self.handle).unwrap_or(OWNED_EXPIRY);
-        let lifetime = if is_owned { left.min(OWNED_EXPIRY) } else { left };
+        let lifetime = if is_owned { remote::owned_expiry(left) } else { left };
         let api = self.handle.clients.api()?;
         let made = api.fork(call, self.handle.local_id(), lifetime).await?;
         let id = made.sandbox_id.clone();

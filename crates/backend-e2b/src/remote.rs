@@ -20,6 +20,14 @@ use crate::wire::{Connected, Described};
 /// Expiry at the provider of a sandbox that ends with its owner, which renews it.
 pub(crate) const OWNED_EXPIRY: Duration = Duration::from_secs(600);
 
+/// Time that a sandbox has at the provider beyond its end by the owner, who is to end it.
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// Returns the expiry at the provider of a sandbox that its owner ends after that time.
+pub(crate) fn owned_expiry(lifetime: Duration) -> Duration {
+    lifetime.saturating_add(MARGIN).min(OWNED_EXPIRY)
+}
+
 /// A sandbox, its lifetime, and its end.
 pub(crate) type SandboxHandle = RemoteLifetime<RemoteSandbox>;
 
@@ -185,7 +193,7 @@ impl Remote for RemoteSandbox {
             return Ok(());
         }
         let api = self.clients.api_over(connections)?;
-        api.set_timeout(&CallContext::new(), &self.id, lifetime).await
+        api.set_timeout(&CallContext::new(), &self.id, owned_expiry(lifetime)).await
     }
 
     fn ended(&self) {}
@@ -217,7 +225,7 @@ pub(crate) async fn set_lifetime(
     call: &CallContext,
     lifetime: Duration,
 ) -> Result<()> {
-    let at_service = if handle.is_owned() { lifetime.min(OWNED_EXPIRY) } else { lifetime };
+    let at_service = if handle.is_owned() { owned_expiry(lifetime) } else { lifetime };
     if !handle.is_paused() {
         let api = handle.clients.api()?;
         api.set_timeout(call, handle.local_id(), at_service).await?;

@@ -82,14 +82,15 @@ fn main() -> ExitCode {
 /// What a sandbox there does otherwise, by design.
 fn differing(mut target: Target) -> Target {
     const TEXT: &str = "the provider's code interpreter shows a string without its quotes";
-    const INTERRUPT: &str =
-        "the connection of a run is dropped to interrupt it, so that what the code does then is not seen";
+    const INTERRUPT: &str = "the connection of a run is dropped to interrupt it, so that what the code does then is not seen";
     const THREADS: &str = "the interpreter does not tell of threads";
     const LOGS: &str = "the server for tests has no log of a sandbox";
     const OTHERS: &str = "the interpreter does not tell that it runs code for another handle";
-    const INPUT: &str = "input goes in requests of its own, and its end is not heard before the next one";
+    const INPUT: &str =
+        "input goes in requests of its own, and its end is not heard before the next one";
     const OVERFLOW: &str = "the daemon does not tell that it has lost changes";
-    const ADMINISTRATOR: &str = "the daemon is the administrator of the sandbox, whom no mode stops";
+    const ADMINISTRATOR: &str =
+        "the daemon is the administrator of the sandbox, whom no mode stops";
     const JSON: &str = "variables are read by code in the interpreter, which uses its modules";
     for case in TEXTS {
         target = target.differs(case, TEXT);

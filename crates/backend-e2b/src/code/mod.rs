@@ -161,8 +161,11 @@ impl CodeContexts {
         let language = spec.language.as_deref().map(plain_name);
         let made = self.interpreter.create_context(Some(&cwd), language.as_deref()).await;
         let made = made.map_err(|error| match (error.kind(), &language) {
-            (ErrorKind::InvalidArgument | ErrorKind::Unexpected, Some(other)) if other != PYTHON => {
-                let message = format!("the template has no interpreter for {other}: {}", error.message());
+            (ErrorKind::InvalidArgument | ErrorKind::Unexpected, Some(other))
+                if other != PYTHON =>
+            {
+                let message =
+                    format!("the template has no interpreter for {other}: {}", error.message());
                 Error::unsupported(operation, message).with_hint("run other languages as commands")
             }
             _ => error,

@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_core::{
-    CallContext, CodeError, DisplayKind, Error, ErrorKind, Event, EventKind, EventStream, Failure,
-    FailureKind, InterpreterState, OutputStream, Result, RunCode, RunOutcome, format_duration, new_run_id,
-    random_hex, unix_now,
+    CallContext, CodeError, DisplayKind, Effect, Error, ErrorKind, Event, EventKind, EventStream, Failure,
+    FailureKind, InterpreterState, OutputStream, Result, RunCode, RunOutcome, format_duration,
+    new_run_id, random_hex, unix_now,
 };
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
@@ -112,7 +112,9 @@ impl Active {
     async fn run(mut self, spec: RunSpec) {
         let context = Arc::clone(&self.running.context);
         let mut outcome = RunOutcome { started_at: unix_now(), ..RunOutcome::default() };
-        if !context.is_marked() && let Err(error) = context.mark().await {
+        if !context.is_marked()
+            && let Err(error) = context.mark().await
+        {
             return self.not_begun(&context, outcome, error).await;
         }
         let former = match self.enter(&context, spec.cwd.as_deref()).await {
@@ -153,7 +155,8 @@ impl Active {
     /// Reports a run that did not begin: to its caller, or as its outcome.
     async fn not_begun(mut self, context: &CodeContext, outcome: RunOutcome, error: Error) {
         let end = refused(&error);
-        if !self.begin(Err(error)) {
+        let is_known = error.effect() == Effect::NotSent;
+        if !is_known || !self.begin(Err(error)) {
             self.finish(context, outcome, end).await;
         }
     }

@@ -31,10 +31,12 @@ use crate::error::no_code;
 
 /// Puts the shell of a command into a session of its own, where there is a program for that, so that all of its processes
 /// are found. What that outer shell says itself, such as that a child was killed, is no output of the command.
-const OUTER: &str = "script=$1; shift\n\
-    exec 3>&2 2>/dev/null\n\
-    if command -v setsid >/dev/null; then setsid /bin/sh -c \"$script\" sh \"$@\" 2>&3 3>&-\n\
-    else /bin/sh -c \"$script\" sh \"$@\" 2>&3 3>&-; fi";
+const OUTER: &str = r#"script=$1; shift
+exec 3>&2 2>/dev/null
+enter='exec 2>&3 3>&-; exec /bin/sh -c "$0" sh "$@"'
+if command -v setsid >/dev/null; then setsid /bin/sh -c "$enter" "$script" "$@"
+else /bin/sh -c "$enter" "$script" "$@"; fi
+exit $?"#;
 
 /// The tag of every process of ours begins with this.
 pub(super) const TAG: &str = "code-sandboxes.";

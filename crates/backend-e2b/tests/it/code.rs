@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use sandbox_core::{ContextSpec, ErrorKind, EventKind, FailureKind, InterpreterState};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::support::Cloud;
 
@@ -16,7 +16,7 @@ async fn code_has_results_errors_streams_and_its_environment() {
     assert_eq!(sandbox.run_code("40 + 2").await.unwrap().text(), Some("42"));
     let code = "import sys; print('out'); print('err', file=sys.stderr)";
     let result = sandbox.run_code(code).await.unwrap();
-    assert_eq!((result.stdout().as_str(), result.stderr().as_str()), ("out", "err"));
+    assert_eq!((result.stdout().as_str(), result.stderr().as_str()), ("out\n", "err\n"));
     let result = sandbox.run_code("1/0").await.unwrap();
     assert_eq!(result.code_error.as_ref().unwrap().name, "ZeroDivisionError");
     assert!(result.execution_ok && !result.success());
@@ -79,7 +79,7 @@ async fn a_timeout_and_an_interrupt_keep_state() {
     let code = "import time\nprint('begun', flush=True)\ntime.sleep(60)";
     let result = sandbox.run_code(code).timeout(Duration::from_secs(1)).await.unwrap();
     assert_eq!(result.failure.as_ref().unwrap().kind, FailureKind::Timeout);
-    assert_eq!((result.state, result.stdout().as_str()), (InterpreterState::Kept, "begun"));
+    assert_eq!((result.state, result.stdout().as_str()), (InterpreterState::Kept, "begun\n"));
     let interrupt = async {
         while !sandbox.is_executing() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -102,14 +102,14 @@ async fn contexts_are_apart_and_variables_are_json() {
     let made = sandbox.create_context_with(spec).await.unwrap();
     assert_eq!(made.id, "other");
     sandbox.set_variable("x", json!({"a": [1, "ü"]})).await.unwrap();
-    assert_eq!(sandbox.get_variable("x").await.unwrap(), json!({"a": [1, "ü"]}));
-    assert_eq!(sandbox.get_variable("nope").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(sandbox.get_variable::<Value>("x").await.unwrap(), json!({"a": [1, "ü"]}));
+    assert_eq!(sandbox.get_variable::<Value>("nope").await.unwrap_err().kind(), ErrorKind::NotFound);
     let result = sandbox.run_code("'x' in globals()").context("other").await.unwrap();
     assert_eq!(result.text(), Some("False"));
     let result = sandbox.run_code("import os; os.path.basename(os.getcwd())").context("other");
     assert_eq!(result.await.unwrap().text(), Some("sub"));
     sandbox.restart_context("default").await.unwrap();
-    assert_eq!(sandbox.get_variable("x").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(sandbox.get_variable::<Value>("x").await.unwrap_err().kind(), ErrorKind::NotFound);
     sandbox.delete_context("other").await.unwrap();
     let ids: Vec<_> =
         sandbox.list_contexts().await.unwrap().into_iter().map(|context| context.id).collect();

@@ -114,7 +114,7 @@ async fn another_process_finds_what_runs_in_the_background() {
     let sandbox = builder.create().await.unwrap();
     let line = "while read line; do echo \"got $line\"; done; exit 5";
     let started = sandbox.commands().run(line).interactive().background().start().await.unwrap();
-    let other = attached(&cloud, &sandbox.id().unwrap()).await;
+    let other = attached(&cloud, &sandbox.id()).await;
     let listed = other.commands().list().await.unwrap();
     let found = listed.iter().find(|info| info.command == line).expect("it is listed");
     assert!(found.exit_code.is_none() && found.background);

@@ -137,7 +137,7 @@ async fn signed_addresses_need_no_key_and_are_for_one_use() {
     let sandbox = cloud.builder().create().await.unwrap();
     sandbox.files().write("x.txt", "content").await.unwrap();
     let path = sandbox.files().stat("x.txt").await.unwrap().path;
-    let id = sandbox.id().unwrap().parse().unwrap();
+    let id = sandbox.id().parse().unwrap();
     let hour = Some(Duration::from_secs(3600));
     let backend = cloud.backend();
     let read = backend.signed_url(&id, &path, FileAccess::Read, hour).await.unwrap();

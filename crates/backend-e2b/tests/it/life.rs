@@ -95,7 +95,7 @@ async fn a_paused_sandbox_keeps_its_state_and_says_so() {
     let refused = sandbox.run_code("x").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert!(refused.message().contains("paused"), "{refused}");
-    let other = attached(&cloud, &sandbox.id().unwrap()).await;
+    let other = attached(&cloud, &sandbox.id()).await;
     assert_eq!(other.status(), SandboxStatus::Paused);
     other.resume().await.unwrap();
     assert_eq!(other.run_code("x").await.unwrap().text(), Some("7"));
@@ -109,7 +109,7 @@ async fn a_lifetime_is_set_and_ends_the_sandbox() {
     let cloud = Cloud::start().await;
     let sandbox = cloud.builder().detached(Duration::from_secs(300)).create().await.unwrap();
     sandbox.set_lifetime(Duration::from_secs(2)).await.unwrap();
-    let left = sandbox.info().unwrap().remaining_time().unwrap();
+    let left = sandbox.info().remaining_time().unwrap();
     assert!(left <= Duration::from_millis(2500), "{left:?}");
     tokio::time::sleep(Duration::from_secs(3)).await;
     let ended = sandbox.run_code("1").await.unwrap_err();
@@ -124,7 +124,7 @@ async fn snapshots_and_copies() {
     sandbox.files().write("kept.txt", "kept").await.unwrap();
     let made = sandbox.create_snapshot("mine").await.unwrap();
     assert_eq!(made.name, "mine");
-    assert_eq!(made.sandbox_id, sandbox.id().unwrap());
+    assert_eq!(made.sandbox_id, sandbox.id());
     let taken = sandbox.create_snapshot("mine").await.unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
     let again = cloud.builder().snapshot_name("mine").create().await.unwrap();

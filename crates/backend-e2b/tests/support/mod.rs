@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use backend_e2b::{E2bBackend, E2bConfig};
-use backend_eval::EvalBackend;
+use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_core::Secret;
 use sandbox_server::e2b::{E2bOptions, E2bServer, Faults};
 use tempfile::TempDir;
@@ -20,8 +20,10 @@ impl Cloud {
         let faults = Faults::default();
         let mut options = E2bOptions::default();
         options.faults = Some(faults.clone());
-        let server = E2bServer::start(Arc::new(EvalBackend::default()), options).await;
         let state = tempfile::tempdir().expect("a directory");
+        let mut config = EvalConfig::default();
+        config.snapshot_directory = Some(state.path().join("stored"));
+        let server = E2bServer::start(Arc::new(EvalBackend::new(config)), options).await;
         Self { server: server.expect("a server"), faults, state }
     }
 
