@@ -203,7 +203,8 @@ impl Life for E2bInstance {
 
     async fn resume(&self, call: &CallContext) -> Result<()> {
         let lifetime = remote::time_left(&self.handle).unwrap_or(OWNED_EXPIRY);
-        let lifetime = if self.handle.is_owned() { remote::owned_expiry(lifetime) } else { lifetime };
+        let lifetime =
+            if self.handle.is_owned() { remote::owned_expiry(lifetime) } else { lifetime };
         let api = self.handle.clients.api()?;
         let connected = api.connect(call, "resume", self.handle.local_id(), lifetime).await?;
         self.handle.reconnected(connected);

@@ -13,17 +13,8 @@ use support::Cloud;
 
 /// The groups that can differ in a cloud of this kind. What code does there is in the tests of this crate: the suite asks
 /// much of it that the code interpreter shows otherwise.
-const GROUPS: [&str; 9] = [
-    "background",
-    "cancellation",
-    "commands",
-    "detached",
-    "files",
-    "lifecycle",
-    "pause",
-    "unsupported",
-    "watch",
-];
+const GROUPS: [&str; 7] =
+    ["cancellation", "commands", "detached", "files", "pause", "unsupported", "watch"];
 
 /// Cases that look at the text of a Python string, which the provider's code interpreter shows without its quotes.
 const TEXTS: [&str; 39] = [

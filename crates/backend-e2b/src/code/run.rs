@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_core::{
-    CallContext, CodeError, DisplayKind, Effect, Error, ErrorKind, Event, EventKind, EventStream, Failure,
-    FailureKind, InterpreterState, OutputStream, Result, RunCode, RunOutcome, format_duration,
-    new_run_id, random_hex, unix_now,
+    CallContext, CodeError, DisplayKind, Effect, Error, ErrorKind, Event, EventKind, EventStream,
+    Failure, FailureKind, InterpreterState, OutputStream, Result, RunCode, RunOutcome,
+    format_duration, new_run_id, random_hex, unix_now,
 };
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};

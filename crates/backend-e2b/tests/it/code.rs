@@ -103,7 +103,10 @@ async fn contexts_are_apart_and_variables_are_json() {
     assert_eq!(made.id, "other");
     sandbox.set_variable("x", json!({"a": [1, "ü"]})).await.unwrap();
     assert_eq!(sandbox.get_variable::<Value>("x").await.unwrap(), json!({"a": [1, "ü"]}));
-    assert_eq!(sandbox.get_variable::<Value>("nope").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        sandbox.get_variable::<Value>("nope").await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
     let result = sandbox.run_code("'x' in globals()").context("other").await.unwrap();
     assert_eq!(result.text(), Some("False"));
     let result = sandbox.run_code("import os; os.path.basename(os.getcwd())").context("other");
