@@ -155,7 +155,9 @@ impl Active {
     /// Reports a run that did not begin: to its caller, or as its outcome.
     async fn not_begun(mut self, context: &CodeContext, outcome: RunOutcome, error: Error) {
         let end = refused(&error);
-        let is_known = error.effect() == Effect::NotSent;
+        // A sandbox that its own handle ends meanwhile ends the run as well.
+        let is_known =
+            error.effect() == Effect::NotSent && !context.interpreter.handle().has_ended();
         if !is_known || !self.begin(Err(error)) {
             self.finish(context, outcome, end).await;
         }
