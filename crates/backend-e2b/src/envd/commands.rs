@@ -128,7 +128,7 @@ fn word(listed: &Listed) -> Option<&str> {
 fn is_script(listed: &Listed) -> bool {
     let args = &listed.config.args;
     listed.tag.is_none()
-        && args.get(1).is_some_and(|script| script == sandbox_engine::shell_command::SIGNAL)
+        && args.get(1).is_some_and(|script| script == sandbox_engine::shell::SIGNAL)
 }
 
 fn command_line(listed: &Listed) -> String {

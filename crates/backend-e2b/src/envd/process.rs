@@ -18,7 +18,7 @@ use sandbox_engine::background_runtime;
 use sandbox_engine::host::{
     Exit, Process, ProcessHost, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,
 };
-use sandbox_engine::shell_command::{
+use sandbox_engine::shell::{
     ByteQueue, COMMAND, ExitState, ProcessIdentity, QueueReader, QueueWriter, SIGNAL,
     SentinelScanner, exit_of,
 };
@@ -42,7 +42,7 @@ exit $?"#;
 pub(super) const TAG: &str = "code-sandboxes.";
 
 /// Arguments of the outer and the inner script before those of the command.
-pub(super) const BEFORE_COMMAND: usize = 9;
+pub(super) const BEFORE_COMMAND: usize = 10;
 
 /// Limits the start of a command.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -135,7 +135,8 @@ impl ProcessHost for EnvdProcesses {
 async fn start(envd: &Envd, spec: Spawn, word: String, outlives: bool) -> Result<Spawned> {
     let on_terminal = spec.terminal.is_some();
     let kind = if on_terminal { "sized" } else { "pipes" };
-    let mut arguments = vec![COMMAND, &word, kind, &spec.cwd, "", ""];
+    let (first, second) = word.split_at(word.len() / 2);
+    let mut arguments = vec![COMMAND, first, second, kind, &spec.cwd, "-", "-"];
     arguments.extend(spec.argv.iter().map(String::as_str));
     // A terminal has a session of its own already.
     let outer =

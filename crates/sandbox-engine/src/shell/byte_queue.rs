@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:crates/sandbox-engine/src/shell/byte_queue.rs
-//! Byte queue between the connection with the host and the reader or writer of a command's stream.
-========
 //! Byte queue between a connection and the reader or writer of a command's stream.
->>>>>>>> 7aebce96 (Commands that a shell starts move to the engine, for clouds without an agent):crates/sandbox-engine/src/shell_command/byte_queue.rs
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -13,14 +13,12 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::byte_queue::{ByteQueue, Reader, Writer};
-use super::process::{ExitState, ProcessIdentity, ShellProcess, ShellTerminal, exit_of};
+use super::byte_queue::{ByteQueue, QueueReader, QueueWriter};
+use super::exit::{ExitState, ProcessIdentity, exit_of};
+use super::process::{ShellProcess, ShellTerminal};
 use super::sentinel::SentinelScanner;
-use super::{AttachedProgram, ProgramOutput, SHELL, ShellHost, ShellProgram};
+use super::{AttachedProgram, COMMAND, ProgramOutput, SHELL, ShellHost, ShellProgram};
 use crate::host::{Spawn, Spawned, Terminal, Writable};
-
-/// Script of the shell.
-const COMMAND: &str = include_str!("command.sh");
 
 /// Limits the start of a command.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -121,11 +119,11 @@ async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
         is_gone: false,
     };
     shell.spawn(Box::pin(pump.run(command_input, early)));
-    let [stdout, stderr] = queues.map(Reader);
+    let [stdout, stderr] = queues.map(QueueReader);
     let terminal = on_terminal.then(|| ShellTerminal { shell: Arc::clone(shell), id });
     Ok(Spawned {
         process,
-        stdin: has_input.then(|| Box::new(Writer(stdin)) as Box<dyn Writable>),
+        stdin: has_input.then(|| Box::new(QueueWriter(stdin)) as Box<dyn Writable>),
         stdout: Box::new(stdout),
         stderr: if on_terminal { None } else { Some(Box::new(stderr)) },
         terminal: terminal.map(|terminal| Box::new(terminal) as Box<dyn Terminal>),

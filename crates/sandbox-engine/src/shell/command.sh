@@ -1,22 +1,12 @@
 # Starts a command. Reports its process on standard error, or why it did not start, and its exit on both streams.
 #
-<<<<<<<< HEAD:crates/sandbox-engine/src/shell/command.sh
-# $1 and $2 a secret word in two parts, so that no list of processes has it, $3 `pipes` or `terminal`, $4 the directory, $5 and
-# $6 the soft and hard limit of open files or `-`; then the command.
+# $1 and $2 a secret word in two parts, so that no list of processes has it, $3 `pipes`, `terminal`, or `sized` for a terminal
+# that has its size, $4 the directory, $5 and $6 the soft and hard limit of open files or `-`; then the command.
 word=$1$2 kind=$3 directory=$4
 # Runtimes do not always apply a container's limits to programs that are started later.
 [ "$6" = - ] || ulimit -Hn "$6" 2>/dev/null
 [ "$5" = - ] || ulimit -Sn "$5" 2>/dev/null
 shift 6
-========
-# $1 a secret word, $2 `pipes`, `terminal`, or `sized` for a terminal that has its size, $3 the directory, $4 and $5 the soft
-# and hard limit of open files, or nothing; then the command.
-word=$1 kind=$2 directory=$3
-# Runtimes do not always apply the container's limits to execs.
-[ "$5" ] && ulimit -Hn "$5" 2>/dev/null
-[ "$4" ] && ulimit -Sn "$4" 2>/dev/null
-shift 5
->>>>>>>> 7aebce96 (Commands that a shell starts move to the engine, for clouds without an agent):crates/sandbox-engine/src/shell_command/command.sh
 
 cannot() {
     echo "$word cannot $1" >&2

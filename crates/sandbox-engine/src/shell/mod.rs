@@ -6,6 +6,7 @@
 mod archive;
 mod byte_queue;
 mod command;
+mod exit;
 mod files;
 mod find;
 mod parse_listing;
@@ -23,12 +24,23 @@ use futures_util::future::BoxFuture;
 use sandbox_core::{ByteStream, Error, PtySize, Result};
 use tokio::io::AsyncWrite;
 
+pub use self::byte_queue::{ByteQueue, QueueReader, QueueWriter};
 pub use self::command::start_command;
+pub use self::exit::{ExitState, ProcessIdentity, exit_of};
 pub use self::files::ShellFiles;
 pub use self::sentinel::SentinelScanner;
 
 /// The shell of every image.
 pub const SHELL: &str = "/bin/sh";
+
+/// The script that starts a command. Its arguments: the two halves of a secret word; `pipes`, `terminal` for a terminal whose
+/// size is set before a line is written to it, or `sized` for one that has its size; the working directory; the soft and the
+/// hard limit of open files, or `-`; then the command.
+pub const COMMAND: &str = include_str!("command.sh");
+
+/// The script that sends a signal. Its arguments: the signal; `alone`, `tree` or `leader`; the process, its start, and the
+/// shell that leads its session, as [`ProcessIdentity`] has them. It prints `yes` when the command was alive.
+pub const SIGNAL: &str = include_str!("signal.sh");
 
 /// A program to start.
 #[derive(Clone, Debug, Default)]

@@ -1,86 +1,21 @@
 //! Process of a command without an agent: its identity, its exit, and its signals.
 
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::ShellHost;
+use super::exit::{ExitState, ProcessIdentity, SIGNAL_STATUS_BASE, exit_of};
+use super::{SIGNAL, ShellHost};
 use crate::host::{Exit, Process, Terminal};
-
-/// Script that sends signals.
-const SIGNAL: &str = include_str!("signal.sh");
 
 const SIGKILL: i32 = 9;
 
 /// Limits the wait for the reported exit of a command that ended by itself, once no process of it is left.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Status by which a shell reports signal 0, and the highest signal.
-const SIGNAL_STATUS_BASE: i32 = 128;
-const MAX_SIGNAL: i32 = 64;
-
-/// Exit of a command, once it is known.
-#[derive(Debug, Default)]
-pub(super) struct ExitState {
-    /// `Some(None)`: the command has ended in an unknown way.
-    state: watch::Sender<Option<Option<Exit>>>,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl ExitState {
-    /// Sets the exit, unless it is set already.
-    pub(super) fn set(&self, exit: Option<Exit>) {
-        self.state.send_if_modified(|state| {
-            let is_new = state.is_none();
-            state.get_or_insert(exit);
-            is_new
-        });
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.state.borrow().is_some()
-    }
-
-    /// Waits until the command has ended.
-    pub(super) async fn ended(&self) -> Option<Exit> {
-        let mut state = self.state.subscribe();
-        state.wait_for(Option::is_some).await.ok().and_then(|state| state.flatten())
-    }
-}
-
-/// Converts the status of a shell, which is one number for exit codes and signals.
-pub(super) fn exit_of(status: i32) -> Exit {
-    let signal = status - SIGNAL_STATUS_BASE;
-    let signal = (1..=MAX_SIGNAL).contains(&signal).then_some(signal);
-    Exit {
-        code: signal.is_none().then_some(status),
-        signal,
-        user: Duration::ZERO,
-        system: Duration::ZERO,
-        max_rss: 0,
-    }
-}
-
-/// Identity of a command's process in its sandbox.
-#[derive(Clone, Debug)]
-pub(super) struct ProcessIdentity {
-    pub(super) pid: u32,
-    /// Start of the process as the kernel has it.
-    pub(super) since: String,
-    /// The shell that started the command and leads its session.
-    pub(super) leader: u32,
-}
 
 /// A command that was started below a shell.
 #[derive(Clone, Debug)]
@@ -127,12 +62,7 @@ impl Process for ShellProcess {
     }
 
     fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut waker = self.exit.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.exit.has_ended() {
-            return Poll::Ready(());
-        }
-        *waker = Some(cx.waker().clone());
-        Poll::Pending
+        self.exit.poll_ended(cx)
     }
 
     async fn exit(&self) -> Result<Exit> {
@@ -203,35 +133,5 @@ pub(super) struct ShellTerminal {
 impl Terminal for ShellTerminal {
     async fn resize(&self, size: PtySize) -> Result<()> {
         self.shell.resize(&self.id, size).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statuses_are_converted_like_in_shells() {
-        for (status, code, signal) in [
-            (0, Some(0), None),
-            (127, Some(127), None),
-            (128, Some(128), None),
-            (137, None, Some(9)),
-            (192, None, Some(64)),
-            (193, Some(193), None),
-            (255, Some(255), None),
-        ] {
-            let exit = exit_of(status);
-            assert_eq!((exit.code, exit.signal, exit.status()), (code, signal, status));
-        }
-    }
-
-    #[tokio::test]
-    async fn the_first_exit_is_kept() {
-        let exit = ExitState::default();
-        exit.set(Some(exit_of(3)));
-        exit.set(None);
-        assert_eq!(exit.ended().await, Some(exit_of(3)));
-        assert!(exit.has_ended());
     }
 }

@@ -10,11 +10,7 @@ pub struct SentinelScanner {
 }
 
 impl SentinelScanner {
-<<<<<<<< HEAD:crates/sandbox-engine/src/shell/sentinel.rs
-    /// Looks for lines that begin with `word`.
-========
     /// Makes a scanner for lines that begin with `word`.
->>>>>>>> 7aebce96 (Commands that a shell starts move to the engine, for clouds without an agent):crates/sandbox-engine/src/shell_command/sentinel.rs
     pub fn new(word: &str) -> Self {
         Self { word: word.as_bytes().to_vec(), buffered: BytesMut::new() }
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::host::Exit;
 
 /// Status by which a shell reports signal 0, and the highest signal.
-const SIGNAL_STATUS_BASE: i32 = 128;
+pub(super) const SIGNAL_STATUS_BASE: i32 = 128;
 const MAX_SIGNAL: i32 = 64;
 
 /// Exit of a command, once it is known.
