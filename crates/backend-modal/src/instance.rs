@@ -24,6 +24,9 @@ use crate::records::{self, SnapshotRecord};
 use crate::sandbox::{self, SandboxHandle};
 use crate::wire::TunnelData;
 
+/// Seconds by which the clocks of the service and of this computer may differ.
+const CLOCK_TOLERANCE: f64 = 1.0;
+
 /// Nanoseconds of a second.
 const NANOS: f64 = 1e9;
 
@@ -52,6 +55,7 @@ impl ModalInstance {
     /// Notes the end that another handle of this process has seen or caused.
     fn notice_end(&self) {
         if self.part.link.has_ended() {
+            note_expiry(&self.handle);
             self.handle.mark_ended(FailureKind::Terminated);
         }
     }
@@ -111,6 +115,20 @@ impl ModalInstance {
             self.handle.set_usage(usage);
         }
     }
+}
+
+/// Notes that the lifetime is the reason of an end at its time. The service may end a sandbox a little before the clock of
+/// this computer says so.
+fn note_expiry(handle: &SandboxHandle) {
+    if handle.end_at().is_some_and(|end| end <= unix_now() + CLOCK_TOLERANCE) {
+        handle.end_reason().set(FailureKind::Expired);
+    }
+}
+
+/// Asks the service whether the sandbox has ended.
+async fn check_end(handle: &SandboxHandle) {
+    note_expiry(handle);
+    handle.check().await;
 }
 
 fn described() -> TunnelInfo {
@@ -231,6 +249,9 @@ impl CodeOps for ModalInstance {
             let handle = Arc::clone(&handle);
             async move {
                 if let EventKind::Finished(outcome) = &mut event.kind {
+                    if outcome.failure.is_some() {
+                        note_expiry(&handle);
+                    }
                     handle.map_outcome(outcome).await;
                 }
                 event
@@ -296,7 +317,7 @@ fn with_end(command: Command, handle: &Arc<SandboxHandle>) -> Command {
                 &mut event
                 && failure.kind == FailureKind::ConnectionLost
             {
-                handle.check().await;
+                check_end(&handle).await;
                 if let Some(kind) = handle.end_reason().get() {
                     failure.kind = kind;
                     failure.message = "the sandbox ended meanwhile".to_owned();
