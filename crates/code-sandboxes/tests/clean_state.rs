@@ -77,13 +77,13 @@ sorted(set(found))
 "#;
 
 async fn look(sandbox: &Sandbox) -> String {
-    let result = sandbox.run_code(LOOK).timeout(Duration::from_secs(60)).await.unwrap();
+    let result = sandbox.run_code(LOOK).timeout(Duration::from_secs(60)).await.expect("a result");
     result.text().map_or_else(|| panic!("{result:?}"), str::to_owned)
 }
 
 /// Leaves everything, and checks that this very sandbox shows it: otherwise the test would find nothing anywhere.
 async fn write(sandbox: &Sandbox) {
-    let result = sandbox.run_code(WRITE).timeout(Duration::from_secs(60)).await.unwrap();
+    let result = sandbox.run_code(WRITE).timeout(Duration::from_secs(60)).await.expect("a result");
     assert!(result.success(), "{result:?}");
     let control = look(sandbox).await;
     for what in

@@ -36,7 +36,7 @@ impl Dice {
             Some(x)
         };
         let x = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(1);
-        (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides == 0
+        (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33).is_multiple_of(sides)
     }
 }
 

@@ -8,7 +8,7 @@ use sandbox_layers::{ScanLayer, ScanMode, ScanPolicy};
 
 async fn sandbox(policy: ScanPolicy) -> Sandbox {
     let backend = ScanLayer::new(policy).layer(Arc::new(EvalBackend::default()));
-    Sandbox::builder(backend).create().await.unwrap()
+    Sandbox::builder(backend).create().await.expect("a sandbox")
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The provider's own clients against the server of these tests: what makes it a proof.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -12,7 +13,10 @@ use crate::Fixture;
 fn interpreter(variable: &str) -> Option<PathBuf> {
     let found = std::env::var_os(variable).map(PathBuf::from);
     if found.is_none() {
-        eprintln!("skipped: {variable} names no interpreter with the provider's client");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: {variable} names no interpreter with the provider's client"
+        );
     }
     found
 }

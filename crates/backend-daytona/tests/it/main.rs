@@ -30,8 +30,8 @@ impl Fixture {
     }
 
     async fn with(options: Options, change: impl FnOnce(&mut DaytonaConfig)) -> Self {
-        let server = DaytonaServer::start(options).await.unwrap();
-        let state = tempfile::tempdir().unwrap();
+        let server = DaytonaServer::start(options).await.expect("a server");
+        let state = tempfile::tempdir().expect("a directory");
         let mut config = DaytonaConfig::default();
         config.api_key = Some(Secret::new(KEY));
         config.api_url = Some(server.api_url());
@@ -46,7 +46,7 @@ impl Fixture {
     }
 
     async fn sandbox(&self) -> Sandbox {
-        self.builder().create().await.unwrap()
+        self.builder().create().await.expect("a sandbox")
     }
 
     /// A backend of another process: it shares nothing with the first but the server.

@@ -54,7 +54,7 @@ impl BackendWrapper for Cloud {
 async fn create(backend: &Arc<dyn Backend>, tags: &[(&str, &str)]) -> Arc<dyn Instance> {
     let mut spec = CreateSpec::default();
     spec.tags = tags.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-    backend.create(&CallContext::new(), spec).await.unwrap()
+    backend.create(&CallContext::new(), spec).await.expect("a sandbox")
 }
 
 #[tokio::test]
