@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn commands_are_shown_as_they_were_asked_for() {
-        let before = ["-c", "outer", "sh", "inner", "w", "pipes", "/", "", ""];
+        let before = ["-c", "outer", "sh", "inner", "w", "w", "pipes", "/", "-", "-"];
         let ours = |argv: &[&str]| listed(Some("code-sandboxes.w"), &[&before[..], argv].concat());
         let line = ours(&["/bin/sh", "-c", "sleep 5; echo x"]);
         assert_eq!((word(&line), &*command_line(&line)), (Some("w"), "sleep 5; echo x"));
