@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use sandbox_cloud::{CreateLocks, Remote as _, RemoteLifetime, check_lifetime};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, CodeOps, Command, CommandInfo, CommandOps,
@@ -420,7 +420,10 @@ impl CommandOps for E2bInstance {
 #[async_trait]
 impl FileOps for E2bInstance {
     async fn read_file(&self, _: &CallContext, path: &str, range: ByteRange) -> Result<ByteStream> {
-        self.files().await?.read(path, range).await
+        let content = self.files().await?.read(path, range).await?;
+        // What has arrived may outlast the sandbox, and the reader has to learn of the end.
+        let handle = Arc::clone(&self.handle);
+        Ok(Box::pin(content.map(move |chunk| handle.ensure_running("read_file").and(chunk))))
     }
 
     async fn write_file(

@@ -237,7 +237,7 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self
     }
 
-    /// Limits its memory: a [`ByteSize`], or text such as `"512m"`.
+    /// Limits its memory: a [`ByteSize`](crate::ByteSize), or text such as `"512m"`.
     pub fn memory(mut self, memory: impl IntoByteSize) -> Self {
         self.spec.memory = self.noted(memory.into_byte_size("memory"));
         self
@@ -249,7 +249,7 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self
     }
 
-    /// Limits its disk: a [`ByteSize`], or text such as `"2g"`. Default of local-eval: 1 GiB.
+    /// Limits its disk: a [`ByteSize`](crate::ByteSize), or text such as `"2g"`. Default of local-eval: 1 GiB.
     pub fn disk(mut self, disk: impl IntoByteSize) -> Self {
         self.spec.disk = self.noted(disk.into_byte_size("disk"));
         self

@@ -45,7 +45,7 @@ impl Variant {
     /// use sandbox_core::Variant;
     ///
     /// let mine = Variant::register("my-cloud")?;
-    /// assert_eq!(mine, "my-cloud".parse()?);
+    /// assert_eq!(mine, "my-cloud");
     /// # Ok(())
     /// # }
     /// ```

@@ -136,7 +136,9 @@ async fn answer(
     secure: bool,
     lifetime: u64,
 ) -> Result<Response, ApiError> {
-    let lifetime = Duration::from_secs(request.timeout.unwrap_or(lifetime));
+    let most = app.ceiling.max_lifetime;
+    let lifetime =
+        request.timeout.map_or(Duration::from_secs(lifetime).min(most), Duration::from_secs);
     let record = match headers.get("idempotency-key").and_then(|value| value.to_str().ok()) {
         None => create(&app, request, secure, lifetime).await?,
         Some(key) => {
