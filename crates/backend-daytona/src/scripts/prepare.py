@@ -223,13 +223,19 @@ def __sandbox_prepare__(space, settings):
             name = self.request["name"]
             if not name:
                 return "<stdin>"
-            if os.path.isfile(name):
+            if self.is_there(name):
                 return os.path.abspath(name)
             self.directory = tempfile.mkdtemp()
             path = os.path.join(self.directory, os.path.basename(name))
             with open(path, "w", encoding="utf-8") as file:
                 file.write(self.request["code"])
             return path
+
+        def is_there(self, name):
+            if not os.path.isfile(name):
+                return False
+            with open(name, encoding="utf-8", errors="replace") as file:
+                return file.read() == self.request["code"]
 
         def __exit__(self, *_):
             if self.directory:

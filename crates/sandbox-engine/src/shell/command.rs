@@ -336,7 +336,8 @@ impl Pump {
             {
                 return self.process.exit.set(None);
             }
-            self.process.exit.set(status.map(exit_of));
+            let exit = status.map(exit_of).or_else(|| self.process.exit.unreported());
+            self.process.exit.set(exit);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The exit of a command, as its shell reports it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -12,15 +13,30 @@ use crate::host::Exit;
 pub(super) const SIGNAL_STATUS_BASE: i32 = 128;
 const MAX_SIGNAL: i32 = 64;
 
+pub(super) const SIGKILL: i32 = 9;
+
 /// Exit of a command, once it is known.
 #[derive(Debug, Default)]
 pub struct ExitState {
     /// `Some(None)`: the command has ended in an unknown way.
     state: watch::Sender<Option<Option<Exit>>>,
     waker: Mutex<Option<Waker>>,
+    /// The command and the shell that reports its exit were sent a kill.
+    kill_sent: AtomicBool,
 }
 
 impl ExitState {
+    /// Notes that the command and its shell are sent a kill, so that no shell reports the exit.
+    pub fn expect_kill(&self) {
+        self.kill_sent.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the exit of a command whose streams have ended without a report: by the kill that was sent, or unknown.
+    pub fn unreported(&self) -> Option<Exit> {
+        let killed = self.kill_sent.load(Ordering::SeqCst);
+        killed.then(|| exit_of(SIGNAL_STATUS_BASE + SIGKILL))
+    }
+
     /// Sets the exit, unless it is set already.
     pub fn set(&self, exit: Option<Exit>) {
         self.state.send_if_modified(|state| {

@@ -8,11 +8,9 @@ use async_trait::async_trait;
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
 use tokio::time::{Instant, timeout};
 
-use super::exit::{ExitState, ProcessIdentity, SIGNAL_STATUS_BASE, exit_of};
+use super::exit::{ExitState, ProcessIdentity, SIGKILL, SIGNAL_STATUS_BASE, exit_of};
 use super::{SIGNAL, ShellHost};
 use crate::host::{Exit, Process, Terminal};
-
-const SIGKILL: i32 = 9;
 
 /// Limits the wait for the reported exit of a command that ended by itself, once no process of it is left.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -85,12 +83,16 @@ impl Process for ShellProcess {
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
+        if signal == SIGKILL {
+            self.exit.expect_kill();
+        }
         self.send(signal, "tree").await.map(drop)
     }
 
     /// Kills the command with everything that it started, and sets its exit: the host reports the exit only when all output
     /// is read, which may be never.
     async fn kill_tree(&self) -> Result<()> {
+        self.exit.expect_kill();
         let sent = self.send(SIGKILL, "tree").await;
         if self.shell.is_closed() {
             self.exit.set(None);
