@@ -30,7 +30,7 @@ async fn run(f: &Fixture, mut command: Command) {
         .kill_on_drop(true)
         .output()
         .await
-        .unwrap();
+        .expect("the client starts");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stdout));
     assert!(String::from_utf8_lossy(&output.stdout).ends_with("all is well\n"), "{told}");
