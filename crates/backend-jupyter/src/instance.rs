@@ -19,6 +19,10 @@ pub(crate) enum Kernel {
     /// Its kernels are in a cell of this host.
     Here(InCell),
     /// Its kernels are elsewhere.
+    #[cfg_attr(
+        not(feature = "server"),
+        expect(dead_code, reason = "kernels elsewhere need the feature `server`")
+    )]
     Away(Arc<Away>),
 }
 
