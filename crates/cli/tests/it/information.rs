@@ -350,7 +350,6 @@ fn every_command_has_a_manual_page() {
     let below = [
         ("audit", &["show", "tail", "verify"][..]),
         ("image", &["build", "list", "pull"]),
-        ("image", &["build", "list", "pull"][..]),
         ("mcp", &["install"]),
         ("snapshot", &["create", "list", "restore", "rm"]),
     ];
