@@ -55,9 +55,9 @@ Tasks:
   test-cpython  modules of CPython's own tests in a cell and outside, and every difference
   test-programs  everyday programs in a cell and outside, and every difference
            (NAME.., --variant NAME; --no-setup: install nothing)
-  vectors  the test vectors of jupyter-protocol, made anew by the reference
+  vectors  the test vectors of jupyter-protocol, made again by the reference
   dist     the program as people download it: archive, wheel, packages of Debian and npm, checksums
-  demo     the picture of a terminal session in the README, made anew by the program
+  demo     the picture of a terminal session in the README, made again by the program
   image    the image of local-docker, from Debian's packages and no registry (as root)
   test-docker
            the tests that need a container engine; starts one when there is none (as root)

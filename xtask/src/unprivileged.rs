@@ -122,7 +122,7 @@ impl Place {
         if copied && opened { Ok(()) } else { Err("the sources could not be copied".to_owned()) }
     }
 
-    /// The interpreter and the `PATH` of that user. What it cannot reach is made anew.
+    /// The interpreter and the `PATH` of that user. What it cannot reach is made again.
     fn reachable(&self, environment: &Environment) -> (Option<PathBuf>, String) {
         let usable = |python: &PathBuf| {
             let mut command = self.as_user(python);

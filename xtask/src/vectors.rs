@@ -1,4 +1,4 @@
-//! `cargo xtask vectors`: the test vectors of `jupyter-protocol`, made anew by the reference implementations.
+//! `cargo xtask vectors`: the test vectors of `jupyter-protocol`, made again by the reference implementations.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -192,7 +192,7 @@ impl Backend for DaytonaBackend {
 
     async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
         let all = self.factory.api("list_snapshots")?.snapshots(call, "list_snapshots").await?;
-        // The provider's own are environments, and nobody's to delete.
+        // The provider's own are environments, which no user can delete.
         Ok(all.iter().filter(|found| !found.general).map(describe::snapshot).collect())
     }
 

@@ -48,7 +48,7 @@ impl E2bBackend {
     }
 
     /// Returns an address by which a program without a key can read or write one file of a sandbox, for that long, or as long
-    /// as the sandbox lives. Whoever has the address can use it.
+    /// as the sandbox lives. Every holder of the address can use it.
     ///
     /// # Errors
     /// `NotFound` for a sandbox that is not there, `InvalidArgument` for what is no path, `Unsupported` for a sandbox whose

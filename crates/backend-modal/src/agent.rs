@@ -185,7 +185,7 @@ impl AgentLink {
         let mut argv: Vec<String> = ["/bin/sh", "-c", START, "sh"].map(str::to_owned).into();
         argv.extend(relay_arguments(&nonce, None));
         let exec = router.start(&ExecSpec { argv, ..ExecSpec::default() }).await?;
-        let stderr = Tail::of(&exec);
+        let stderr = Tail::read_stderr(&exec);
         let (from, into) = (exec.read(Stdio::Stdout).boxed(), Box::pin(exec.stdin()));
         let connected = AgentConnection::connect_resident(from, into, &nonce, &self.token).await;
         connected.map_err(|failed| {
@@ -279,7 +279,7 @@ struct Tail(Arc<Mutex<Vec<u8>>>);
 
 impl Tail {
     /// Reads the standard error of a program to its end, in the background.
-    fn of(exec: &Exec) -> Self {
+    fn read_stderr(exec: &Exec) -> Self {
         let tail = Self::default();
         let (kept, mut chunks) = (tail.clone(), exec.read(Stdio::Stderr).boxed());
         tokio::spawn(async move {

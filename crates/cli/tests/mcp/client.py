@@ -243,7 +243,7 @@ async def errors():
         assert "network" in await refused(session, "create_sandbox", network=["pypi.org"])
         await call(session, "create_sandbox", memory="128m", lifetime=60, network=[])
         assert "2 sandboxes" in await refused(session, "create_sandbox")
-        assert "no snapshot" in await refused(session, "restore", name="somebody-elses")
+        assert "no snapshot" in await refused(session, "restore", name="no-such-snapshot")
         large = await session.call_tool("run_command", {"command": "wc -c", "stdin": "x" * 5_000_000})
         assert "5000000" in text(large), text(large)[:200]
         assert (await call(session, "run_code", code="6 * 7"))["result"] == "42"

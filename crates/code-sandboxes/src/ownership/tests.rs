@@ -61,8 +61,8 @@ async fn create(backend: &Arc<dyn Backend>, tags: &[(&str, &str)]) -> Arc<dyn In
 async fn users_see_their_own_tags_alone() {
     let cloud = Cloud::new();
     let backend = OwnershipLayer.layer(wrap_backend(Arc::clone(&cloud)));
-    let sandbox = create(&backend, &[("team", "a"), (MANAGED_TAG, "somebody")]).await;
-    let own = Tags::from([("team".into(), "a".into()), (MANAGED_TAG.into(), "somebody".into())]);
+    let sandbox = create(&backend, &[("team", "a"), (MANAGED_TAG, "another")]).await;
+    let own = Tags::from([("team".into(), "a".into()), (MANAGED_TAG.into(), "another".into())]);
     assert_eq!(sandbox.info().tags, own);
     let call = CallContext::new();
     let listed = backend.list(&call, ListQuery::default()).await.unwrap();

@@ -23,7 +23,7 @@ const MIN_ENCODED: usize = 256;
 pub(super) fn look(text: &str, findings: &mut Findings<'_>) {
     let text = without_magics(text, findings);
     let Some(tree) = parse(&text, &tree_sitter_python::LANGUAGE.into(), findings) else { return };
-    let names = Names::of(&tree, &text);
+    let names = Names::in_tree(&tree, &text);
     let mut looking = Looking { text: &text, names: &names, findings, broken: None };
     let too_deep = walk(&tree, |node, field| looking.visit(node, field));
     let broken = looking.broken;
@@ -85,7 +85,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(tree: &Tree, text: &str) -> Self {
+    fn in_tree(tree: &Tree, text: &str) -> Self {
         let mut names = Self::default();
         walk(tree, |node, _| {
             match node.kind() {

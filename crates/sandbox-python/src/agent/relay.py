@@ -1,7 +1,7 @@
 """The command line of a resident agent: connects the streams of this program to it, and starts it where there is none.
 
 The agent belongs to the sandbox and outlives this program, which only copies bytes. It listens on a
-socket in a directory that nobody else may enter, and takes a client that knows its token.
+socket in a directory that no other user may enter, and takes a client that knows its token.
 """
 
 import marshal

@@ -8,14 +8,14 @@ import sys
 from math import isfinite
 
 # The data of a larger chart would be of no use, and cost more than its image.
-MOST_POINTS = 50000
+MAX_POINTS = 50000
 UNIT = re.compile(r"\s\(([^()]*)\)\s*$|\[([^\[\]]*)\]\s*$")
 
 
 def describe(figure):
     """Returns the data of a drawn figure, or None when there is nothing in it, or too much."""
     axes = [ax for ax in figure.get_axes() if ax.get_label() != "<colorbar>" and ax.has_data()]
-    if not axes or sum(map(points_in, axes)) > MOST_POINTS:
+    if not axes or sum(map(points_in, axes)) > MAX_POINTS:
         return None
     if len(axes) == 1:
         return chart_of(axes[0])

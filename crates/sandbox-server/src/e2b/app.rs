@@ -77,7 +77,7 @@ pub(super) struct Target {
 impl Target {
     /// Finds the target in the host name, `{port}-{id}.{domain}`, or in the headers that clients send to one address for
     /// all sandboxes.
-    fn of(headers: &HeaderMap) -> Option<Self> {
+    fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let by_host = text(header::HOST.as_str()).and_then(Self::of_host);
         by_host.or_else(|| {
@@ -100,7 +100,9 @@ pub(super) async fn route(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let Some(target) = Target::of(request.headers()) else { return next.run(request).await };
+    let Some(target) = Target::from_headers(request.headers()) else {
+        return next.run(request).await;
+    };
     if target.port != ENVD_PORT && target.port != CODE_PORT {
         return match app.find(&target.id) {
             Some(record) => proxy::forward(&app, &record, target.port, request).await,
@@ -199,7 +201,7 @@ mod tests {
             let fields = fields.iter().map(|(name, value)| {
                 (name.parse::<axum::http::HeaderName>().unwrap(), value.parse().unwrap())
             });
-            Target::of(&fields.collect::<HeaderMap>())
+            Target::from_headers(&fields.collect::<HeaderMap>())
         };
         let target = |id: &str, port| Some(Target { id: id.to_owned(), port });
         assert_eq!(of(&[("host", "8000-abc1.localhost:3000")]), target("abc1", 8000));

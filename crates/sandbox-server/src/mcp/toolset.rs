@@ -145,10 +145,10 @@ impl Toolset {
         let sandboxes = Sandboxes::new(backend, options.ceiling.max_sandboxes);
         let snapshots = Mutex::default();
         let server = Arc::new(Server { options, definitions, sandboxes, snapshots });
-        Ok(Self::of(server, false))
+        Ok(Self::over_server(server, false))
     }
 
-    fn of(server: Arc<Server>, is_stateless: bool) -> Self {
+    fn over_server(server: Arc<Server>, is_stateless: bool) -> Self {
         let session = Arc::new(Session {
             server: Arc::clone(&server),
             own: AsyncMutex::default(),
@@ -162,14 +162,14 @@ impl Toolset {
     /// Makes another session of the same server, with sandboxes of its own.
     #[must_use]
     pub fn new_session(&self) -> Self {
-        Self::of(Arc::clone(&self.server), false)
+        Self::over_server(Arc::clone(&self.server), false)
     }
 
     /// Returns the tools for requests without a session: each names its sandbox, and sandboxes stay until they are ended or
     /// the server ends.
     #[must_use]
     pub fn stateless(&self) -> Self {
-        Self::of(Arc::clone(&self.server), true)
+        Self::over_server(Arc::clone(&self.server), true)
     }
 
     /// Returns the offered tools.

@@ -175,7 +175,7 @@ pub(in super::super) async fn list(
     Unary(_): Unary<Value>,
 ) -> Json<Value> {
     let processes = record.processes.running();
-    let processes = processes.iter().map(|process| ProcessMessage::of(process)).collect();
+    let processes = processes.iter().map(|process| ProcessMessage::from_process(process)).collect();
     Json(serde_json::to_value(ListResponse { processes }).unwrap_or_default())
 }
 
@@ -330,10 +330,12 @@ fn events_of(
         };
         match next? {
             None => Some((Ok(EventMessage::keepalive()), Some((happenings, ticks)))),
-            Some(happening @ Happening::End(_)) => Some((EventMessage::of(happening), None)),
+            Some(happening @ Happening::End(_)) => {
+                Some((EventMessage::from_happening(happening), None))
+            }
             Some(happening) => {
                 ticks.reset();
-                Some((EventMessage::of(happening), Some((happenings, ticks))))
+                Some((EventMessage::from_happening(happening), Some((happenings, ticks))))
             }
         }
     });

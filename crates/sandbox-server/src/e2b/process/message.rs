@@ -248,9 +248,11 @@ impl EventMessage {
         Self { event: Event::Keepalive {} }
     }
 
+    /// Returns the message about what has happened to a process.
+    ///
     /// # Errors
     /// The error with which a process ended.
-    pub(super) fn of(happening: Happening) -> Result<Self, ConnectError> {
+    pub(super) fn from_happening(happening: Happening) -> Result<Self, ConnectError> {
         let event = match happening {
             Happening::Stdout(data) => Event::Data(Data::Stdout(data)),
             Happening::Stderr(data) => Event::Data(Data::Stderr(data)),
@@ -309,7 +311,7 @@ pub(super) struct ProcessMessage {
 }
 
 impl ProcessMessage {
-    pub(super) fn of(process: &Process) -> Self {
+    pub(super) fn from_process(process: &Process) -> Self {
         let config = Config {
             cmd: process.cmd.clone(),
             args: process.args.clone(),
@@ -329,7 +331,7 @@ mod tests {
 
     #[test]
     fn events_have_the_form_of_protocol_buffers() {
-        let shown = |happening| to_value(EventMessage::of(happening).unwrap()).unwrap();
+        let shown = |happening| to_value(EventMessage::from_happening(happening).unwrap()).unwrap();
         let ended = |exit_code, signal| {
             let outcome = CommandOutcome { exit_code, signal, ..CommandOutcome::default() };
             shown(Happening::End(End::Exited(outcome)))
