@@ -228,6 +228,7 @@ async fn a_builder_goes_on_to_its_fallback() {
     assert_eq!(down.creates(), 1);
     assert!(sandbox.id().starts_with("local-eval/"), "{:?}", sandbox.id());
     sandbox.terminate().await.unwrap();
-    let error = Fallback::to([Variant::MODAL]).unwrap_err();
+    let not_built = Variant::register("no-backend-of-this-name").unwrap();
+    let error = Fallback::to([not_built]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }

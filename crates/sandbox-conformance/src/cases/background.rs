@@ -152,7 +152,8 @@ async fn who_comes_late_is_told_what_is_missing(f: Fixture) -> Checked {
 
 async fn the_order_of_streams_is_kept(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let line = "for i in 1 2 3 4; do echo o$i; sleep 0.1; echo e$i >&2; sleep 0.1; done";
+    // The pauses are long enough for a busy machine to read one pipe before the other has more.
+    let line = "for i in 1 2 3; do echo o$i; sleep 0.3; echo e$i >&2; sleep 0.3; done";
     let id = start(&sandbox, line).await?.id;
     until_ended(&sandbox, &id).await?;
     let mut command = sandbox.commands().connect(&id).await?;
@@ -165,7 +166,7 @@ async fn the_order_of_streams_is_kept(f: Fixture) -> Checked {
             heard.push_str(&text);
         }
     }
-    ensure_eq!(heard, "o1\ne1\no2\ne2\no3\ne3\no4\ne4\n");
+    ensure_eq!(heard, "o1\ne1\no2\ne2\no3\ne3\n");
     Ok(())
 }
 
