@@ -10,6 +10,7 @@ mod layers;
 mod manage;
 #[cfg(feature = "mcp")]
 mod mcp;
+#[cfg(feature = "serve")]
 mod serve;
 
 use std::ffi::OsString;
@@ -40,7 +41,9 @@ pub(crate) use self::manage::{AuditArgs, AuditCommand, ReapArgs, TestArgs};
 use self::mcp::{MCP_EXAMPLES, TOOLS_EXAMPLES};
 #[cfg(feature = "mcp")]
 pub(crate) use self::mcp::{McpArgs, McpCommand, McpInstallArgs, McpServeArgs, ToolsArgs};
+#[cfg(feature = "serve")]
 use self::serve::SERVE_EXAMPLES;
+#[cfg(feature = "serve")]
 pub(crate) use self::serve::ServeArgs;
 use crate::exit;
 use crate::languages::{self, Language};
@@ -105,6 +108,15 @@ pub(crate) struct Cli {
     /// True when the time limit was given as a flag.
     #[arg(skip)]
     pub(crate) timeout_given: bool,
+}
+
+/// Arguments of a command that this build does not have.
+#[cfg(not(all(feature = "mcp", feature = "serve")))]
+#[derive(Debug, Args)]
+pub(crate) struct AbsentArgs {
+    /// The arguments as they were given
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
 }
 
 /// Flags of every command.
@@ -187,7 +199,20 @@ pub(crate) enum Command {
     #[cfg(feature = "mcp")]
     #[command(after_help = TOOLS_EXAMPLES)]
     Tools(ToolsArgs),
+    /// Serve sandboxes to agents over MCP
+    #[cfg(not(feature = "mcp"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Mcp(AbsentArgs),
+    /// List the tools for agents
+    #[cfg(not(feature = "mcp"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Tools(AbsentArgs),
+    /// Serve sandboxes to the official SDKs of E2B
+    #[cfg(not(feature = "serve"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Serve(AbsentArgs),
     /// Serve sandboxes to the official SDKs of E2B, on this host
+    #[cfg(feature = "serve")]
     #[command(after_help = SERVE_EXAMPLES, mut_arg("timeout", |timeout| without_limit(timeout).hide(true)))]
     Serve(Box<ServeArgs>),
     /// Try a command in a new sandbox of each variant; several after -p are compared

@@ -33,6 +33,16 @@ impl CliError {
         Self::Usage { message: message.into(), hint: Some(hint.into()) }
     }
 
+    /// Makes the error for a part of the program that this build is without.
+    #[cfg(not(all(feature = "mcp", feature = "serve")))]
+    pub(crate) fn absent(part: &str, feature: &str) -> Self {
+        let message = format!("this build has no `{part}`");
+        let hint = format!(
+            "build it with the cargo feature `{feature}`, or with `full`, which has every feature"
+        );
+        Self::usage(message, hint)
+    }
+
     /// Makes an error of a failed operation of this host.
     pub(crate) fn host(operation: &'static str, error: io::Error) -> Self {
         let message = format!("{operation} failed");

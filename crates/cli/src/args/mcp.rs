@@ -8,6 +8,7 @@ use code_sandboxes::Secret;
 use sandbox_server::mcp::{McpClient, ToolFormat};
 
 use super::{ProviderArgs, SandboxArgs};
+use crate::time;
 
 pub(super) const MCP_EXAMPLES: &str = "\
 Examples:
@@ -83,6 +84,10 @@ pub(crate) struct McpServeArgs {
     /// Name of the sandbox that is kept
     #[arg(short, long, value_name = "NAME", requires = "keep", default_value = "mcp")]
     pub(crate) name: String,
+
+    /// Time after which a call that still runs becomes a task, for clients that have tasks
+    #[arg(long, value_name = "TIME", default_value = "5", value_parser = time::parse)]
+    pub(crate) task_after: f64,
 
     /// Maximum number of sandboxes at one time
     #[arg(long, value_name = "COUNT", default_value_t = 16)]

@@ -14,6 +14,7 @@ Examples:
   sandboxes serve --network all --memory 2g
   sandboxes serve -p local-docker --port 3001
   sandboxes serve --host 0.0.0.0 --api-key KEY
+  sandboxes serve --mcp                             for MCP clients, too, at /mcp
 
 It prints three variables. With these set, programs that use the SDKs of E2B have their sandboxes here.
 The flags about sandboxes are the most that such a program gets. Ctrl-C ends the server and all of its
@@ -39,7 +40,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) domain: Option<String>,
 
-    /// Maximum number of sandboxes at one time
+    /// Serve MCP clients, too, at the path /mcp; they send the key as `Authorization: Bearer KEY`
+    #[arg(long, conflicts_with = "keep")]
+    pub(crate) mcp: bool,
+
+    /// Maximum number of sandboxes at one time, of each protocol
     #[arg(long, value_name = "COUNT", default_value_t = 256)]
     pub(crate) max_sandboxes: usize,
 

@@ -1,6 +1,6 @@
 //! `sandboxes doctor`, and the health of variants for other commands.
 
-use code_sandboxes::{CallContext, Health, Registry, Variant, without_rust};
+use code_sandboxes::{CallContext, Check, Health, Registry, Variant, without_rust};
 use serde_json::{Value, json};
 
 use crate::args::ProviderArgs;
@@ -29,11 +29,32 @@ pub(crate) async fn check(variant: Variant) -> Checkup {
             (true, health.unwrap_or_else(|error| unusable(&error)))
         }
     };
+    let has_key = health.checks.iter().any(|check| check.name == "credentials" && check.ok);
+    if in_build && !health.usable && !has_key {
+        health.checks.extend(missing_keys(variant));
+    }
     let fixes = health.checks.iter_mut().map(|check| &mut check.fix).chain([&mut health.fix]);
     for fix in fixes.flatten() {
         *fix = without_rust(fix);
     }
     Checkup { variant, in_build, health }
+}
+
+/// Returns a failed check for each key of a variant that is missing, with the page where keys are had.
+fn missing_keys(variant: Variant) -> Vec<Check> {
+    let known = Registry::new().variants().into_iter().find(|status| status.variant == variant);
+    let Some(status) = known.filter(|status| !status.has_credentials()) else { return Vec::new() };
+    let missing = status.missing_credentials();
+    let others =
+        status.credentials.iter().filter(|all| !missing.iter().all(|one| all.contains(one)));
+    let others: String = others.map(|all| format!(", or give {}", all.join(" and "))).collect();
+    let page = status.key_page.map(|page| format!("{page} has one")).unwrap_or_default();
+    let check = |name: &&str| {
+        let what = if name.starts_with("~/") { "write the file" } else { "set the variable" };
+        let fix = Some(format!("{what}; {page}{others}"));
+        Check { name: (*name).to_owned(), ok: false, detail: "missing".to_owned(), fix }
+    };
+    missing.iter().map(check).collect()
 }
 
 fn unusable(error: &code_sandboxes::Error) -> Health {
@@ -90,7 +111,7 @@ fn rows(checkups: &[Checkup]) -> Vec<Vec<String>> {
 }
 
 fn check_rows(checkup: &Checkup) -> Vec<Vec<String>> {
-    let row = |check: &code_sandboxes::Check| {
+    let row = |check: &Check| {
         let fix = check.fix.clone().unwrap_or_default();
         vec![check.name.clone(), yes(check.ok), check.detail.clone(), fix]
     };

@@ -46,6 +46,7 @@ async fn serve(args: McpServeArgs, printer: &Printer) -> Result<u8, CliError> {
     options.tools = (!args.tools.is_empty()).then(|| args.tools.iter().cloned().collect());
     (options.read_only, options.confirm) = (args.read_only, args.confirm);
     options.keep = args.keep.then_some(args.name);
+    options.task_after = seconds("task-after", args.task_after)?;
     // They end when this is dropped.
     let others = match &args.tools_from {
         Some(file) => Some(connect_servers(file).await?),

@@ -24,6 +24,7 @@ mod providers;
 mod reap;
 mod repl;
 mod run;
+#[cfg(feature = "serve")]
 mod serve;
 mod shell;
 mod snapshot;
@@ -94,11 +95,17 @@ pub(crate) fn execute(cli: Cli) -> u8 {
 /// Makes the runtime: two threads for what serves many clients, and otherwise one, which starts faster.
 fn runtime(command: &Command) -> io::Result<Runtime> {
     match command {
-        Command::Serve(_) | Command::Supervisor(_) => {
-            Builder::new_multi_thread().worker_threads(2).enable_all().build()
-        }
+        #[cfg(feature = "serve")]
+        Command::Serve(_) => for_many(),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) if args.serve.http.is_some() => for_many(),
+        Command::Supervisor(_) => for_many(),
         _ => Builder::new_current_thread().enable_all().build(),
     }
+}
+
+fn for_many() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
 /// Runs a command until it is done or this process is asked to end. Dropping the command ends its sandbox.
@@ -145,6 +152,13 @@ async fn dispatch(
         Command::Mcp(args) => mcp::mcp(*args, printer).await,
         #[cfg(feature = "mcp")]
         Command::Tools(args) => mcp::tools(&args, printer).await,
+        #[cfg(not(feature = "mcp"))]
+        Command::Mcp(_) => Err(CliError::absent("sandboxes mcp", "mcp")),
+        #[cfg(not(feature = "mcp"))]
+        Command::Tools(_) => Err(CliError::absent("sandboxes tools", "mcp")),
+        #[cfg(not(feature = "serve"))]
+        Command::Serve(_) => Err(CliError::absent("sandboxes serve", "serve")),
+        #[cfg(feature = "serve")]
         Command::Serve(args) => serve::serve(&args, printer).await,
         Command::Test(args) => test::test(&args, printer).await,
         Command::Environments(args) => environments::environments(&args, printer).await,

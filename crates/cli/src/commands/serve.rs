@@ -15,7 +15,7 @@ use crate::printer::{Format, Printer};
 use crate::settings;
 use crate::terminal::TerminationSignals;
 
-/// Serves the E2B protocol until this process is asked to end.
+/// Serves the E2B protocol, and MCP beside it if that is asked for, until this process is asked to end.
 pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, CliError> {
     let mut wanted = args.sandbox.clone();
     if wanted.timeout.is_finite() {
@@ -26,13 +26,14 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
     }
     wanted.timeout = DEFAULT_TIMEOUT.as_secs_f64();
     // The lifetime is that of a request, up to this one.
-    let lifetime = wanted.lifetime.take();
+    let lifetime =
+        wanted.lifetime.take().map(|lifetime| seconds("lifetime", lifetime)).transpose()?;
     let (backend, spec) = settings::builder(&wanted, None)?.into_parts()?;
     let variant = backend.variant();
     let mut ceiling = Ceiling::new(spec);
     ceiling.max_sandboxes = args.max_sandboxes;
     if let Some(lifetime) = lifetime {
-        ceiling.max_lifetime = seconds("lifetime", lifetime)?;
+        ceiling.max_lifetime = lifetime;
     }
     let mut options = E2bOptions::default();
     options.address = SocketAddr::new(args.host, args.port);
@@ -40,6 +41,14 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
     options.domain.clone_from(&args.domain);
     options.ceiling = ceiling;
     options.keep = args.keep;
+    if options.api_key.is_none() && args.host.is_loopback() {
+        options.api_key = Some(AccessKey::random("e2b_"));
+    }
+    // Without a key the address is refused below.
+    let mcp = match args.mcp && options.api_key.is_some() {
+        true => Some(mcp::Face::new(&backend, &options, lifetime)?),
+        false => None,
+    };
     let mut interrupts = Interrupts::listen()?;
     let mut termination = TerminationSignals::listen_unless_ignored()?;
     if variant.is_local() {
@@ -47,8 +56,12 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
         let trial = backend.create(&CallContext::new(), options.ceiling.base.clone()).await?;
         trial.life().kill(&CallContext::new()).await?;
     }
-    let server = E2bServer::start(backend, options).await?;
-    let printed = print(&server, printer).await;
+    let server = match &mcp {
+        Some(mcp) => mcp.start(backend, options).await?,
+        None => E2bServer::start(backend, options).await?,
+    };
+    let path = mcp.as_ref().map(mcp::Face::path);
+    let printed = print(&server, path, printer).await;
     if printed.is_ok() {
         printer.note(&format!("{variant} at {}; Ctrl-C ends it", server.url()));
         tokio::select! {
@@ -56,21 +69,120 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
             _ = termination.next() => {}
         }
     }
+    if let Some(mcp) = &mcp {
+        mcp.close().await;
+    }
     server.shutdown().await;
     printed.map(|()| exit::SUCCESS)
 }
 
-async fn print(server: &E2bServer, printer: &Printer) -> Result<(), CliError> {
-    let variables = server.environment();
+async fn print(
+    server: &E2bServer,
+    mcp_path: Option<&str>,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    let mut variables = Vec::from(server.environment());
+    let mcp = mcp_path.map(|path| format!("{}{path}", server.url()));
     match printer.format() {
         Format::Text => {
-            let lines = variables.map(|(name, value)| format!("export {name}={value}\n"));
-            printer.stdout(lines.concat().as_bytes()).await
+            variables.extend(mcp.map(|url| ("SANDBOXES_MCP_URL", url)));
+            let lines = variables.iter().map(|(name, value)| format!("export {name}={value}\n"));
+            printer.stdout(lines.collect::<String>().as_bytes()).await
         }
         Format::Json | Format::JsonLines => {
-            let variables = variables.map(|(name, value)| (name.to_owned(), Value::from(value)));
-            let variables: Map<_, _> = variables.into_iter().collect();
-            printer.json(&json!({ "url": server.url(), "environment": variables })).await
+            let variables = variables.into_iter();
+            let variables: Map<_, _> =
+                variables.map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+            let mut all = json!({ "url": server.url(), "environment": variables });
+            if let Some(url) = mcp {
+                all["mcp"] = json!({ "url": url, "key": server.api_key().expose() });
+            }
+            printer.json(&all).await
+        }
+    }
+}
+
+/// MCP beside E2B, on the same port and with the same key.
+#[cfg(feature = "mcp")]
+mod mcp {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use code_sandboxes::Backend;
+    use sandbox_server::e2b::{E2bOptions, E2bServer};
+    use sandbox_server::mcp::{MCP_PATH, McpOptions, McpRoutes, Toolset};
+
+    use crate::error::CliError;
+
+    pub(super) struct Face(McpRoutes);
+
+    impl Face {
+        pub(super) fn new(
+            backend: &Arc<dyn Backend>,
+            options: &E2bOptions,
+            lifetime: Option<Duration>,
+        ) -> Result<Self, CliError> {
+            let mut settings = McpOptions::default();
+            settings.ceiling = options.ceiling.clone();
+            settings.ceiling.base.lifetime = lifetime;
+            let tools = Toolset::new(Arc::clone(backend), settings)?;
+            Ok(Self(McpRoutes::new(tools, options.address, options.api_key.clone())?))
+        }
+
+        pub(super) async fn start(
+            &self,
+            backend: Arc<dyn Backend>,
+            options: E2bOptions,
+        ) -> Result<E2bServer, CliError> {
+            Ok(E2bServer::start_beside(backend, options, self.0.router()).await?)
+        }
+
+        pub(super) fn path(&self) -> &'static str {
+            MCP_PATH
+        }
+
+        pub(super) async fn close(&self) {
+            self.0.close().await;
+        }
+    }
+}
+
+/// The answer of a build without MCP.
+#[cfg(not(feature = "mcp"))]
+mod mcp {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use code_sandboxes::Backend;
+    use sandbox_server::e2b::{E2bOptions, E2bServer};
+
+    use crate::error::CliError;
+
+    pub(super) enum Face {}
+
+    impl Face {
+        pub(super) fn new(
+            _: &Arc<dyn Backend>,
+            _: &E2bOptions,
+            _: Option<Duration>,
+        ) -> Result<Self, CliError> {
+            Err(CliError::absent("--mcp", "mcp"))
+        }
+
+        pub(super) async fn start(
+            &self,
+            _: Arc<dyn Backend>,
+            _: E2bOptions,
+        ) -> Result<E2bServer, CliError> {
+            match *self {}
+        }
+
+        pub(super) fn path(&self) -> &'static str {
+            match *self {}
+        }
+
+        pub(super) async fn close(&self) {
+            match *self {}
         }
     }
 }

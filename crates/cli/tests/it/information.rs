@@ -1,6 +1,6 @@
 //! The commands that describe this build and this host, and the help.
 
-use code_sandboxes::{Registry, Variant};
+use code_sandboxes::{Registry, Variant, VariantStatus};
 
 use crate::support::{planned, sandboxes};
 
@@ -319,6 +319,50 @@ fn the_doctor_tells_about_the_selected_variant() {
         assert_eq!(outcome.status, 1, "{}", outcome.transcript());
         assert!(outcome.text().contains(&format!("this version has no {variant} backend")));
     }
+}
+
+#[test]
+fn the_doctor_has_a_row_for_each_missing_key_of_a_cloud() {
+    let home = tempfile::tempdir().unwrap();
+    let clouds = Registry::new().variants().into_iter();
+    let clouds: Vec<_> =
+        clouds.filter(|cloud| cloud.available && !cloud.credentials.is_empty()).collect();
+    for name in ["datalayer-runtime", "daytona", "e2b", "modal"] {
+        assert!(clouds.iter().any(|cloud| cloud.variant.as_str() == name), "{name}");
+    }
+    // Checks of the doctor by name: whether they passed, and their fix.
+    let checks = |cloud: &VariantStatus, set: &[&str]| {
+        let mut command = sandboxes(["doctor", "-p", cloud.variant.as_str(), "--json"]);
+        for name in cloud.credentials.iter().flat_map(|all| all.iter()) {
+            command = command.env(name, if set.contains(name) { "x" } else { "" });
+        }
+        let outcome = command.env("HOME", home.path()).output();
+        assert_eq!(outcome.status, 1, "{}", outcome.transcript());
+        let report = outcome.json();
+        let checks = report["variants"][0]["checks"].as_array().unwrap().clone();
+        let failed = checks.into_iter().filter(|check| check["ok"] == false);
+        failed
+            .map(|check| (check["name"].to_string(), check["fix"].to_string()))
+            .collect::<Vec<_>>()
+    };
+    for cloud in &clouds {
+        let failed = checks(cloud, &[]);
+        for name in cloud.credentials[0] {
+            let row = failed.iter().find(|(row, _)| row == &format!("{name:?}"));
+            let (_, fix) =
+                row.unwrap_or_else(|| panic!("{}: no {name}: {failed:?}", cloud.variant));
+            assert!(fix.contains(cloud.key_page.unwrap()), "{fix}");
+            for other in cloud.credentials[1..].iter().flat_map(|all| all.iter()) {
+                assert!(fix.contains(other), "{other}: {fix}");
+            }
+        }
+    }
+    let daytona = clouds.iter().find(|cloud| cloud.variant == Variant::DAYTONA).unwrap();
+    let failed = checks(daytona, &["DAYTONA_JWT_TOKEN"]);
+    let names: Vec<_> = failed.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["\"credentials\"", "\"DAYTONA_ORGANIZATION_ID\""], "half of it is there");
+    let text = sandboxes(["doctor", "-p", "e2b"]).env("E2B_API_KEY", "").output();
+    assert!(text.text().contains("E2B_API_KEY"), "{}", text.transcript());
 }
 
 #[test]

@@ -1,14 +1,34 @@
 // Drives the MCP server with the official client for JavaScript: `client.mjs PROGRAM MODULES`.
 
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 
 const [program, modules] = process.argv.slice(2);
 const require = createRequire(modules + "/");
 const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
 const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio.js");
 
-const transport = new StdioClientTransport({ command: program, args: ["mcp"], env: process.env, stderr: "ignore" });
+// A package that needs no index.
+const wheels = mkdtempSync(join(tmpdir(), "wheels-"));
+const WHEEL = `
+import os, sys, zipfile
+with zipfile.ZipFile(os.path.join(sys.argv[1], "tinya-1.0-py3-none-any.whl"), "w") as wheel:
+    wheel.writestr("tinya.py", "VERSION = '1.0'\\n")
+    for name, text in [
+        ("METADATA", "Metadata-Version: 2.1\\nName: tinya\\nVersion: 1.0\\n"),
+        ("WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"),
+        ("RECORD", ""),
+    ]:
+        wheel.writestr("tinya-1.0.dist-info/" + name, text)
+`;
+execFileSync("python3", ["-c", WHEEL, wheels]);
+const environment = { ...process.env, PIP_NO_INDEX: "1", PIP_FIND_LINKS: wheels };
+
+const transport = new StdioClientTransport({ command: program, args: ["mcp"], env: environment, stderr: "ignore" });
 const client = new Client({ name: "test", version: "1" });
 await client.connect(transport);
 
@@ -49,9 +69,12 @@ assert.ok(failed.isError && failed.structuredContent.error.name === "ZeroDivisio
 const wrong = await client.callTool({ name: "run_code", arguments: { code: 1 } });
 assert.ok(wrong.isError && /`code` is wrong/.test(wrong.content[0].text));
 
-// A wheel comes from an index, which need not be there.
+assert.deepEqual((await call("install_packages", { packages: ["tinya"] })).installed, ["tinya"]);
+assert.equal((await call("run_code", { code: "import tinya; tinya.VERSION" })).result, "'1.0'");
+rmSync(wheels, { recursive: true });
+
 const missing = tools.map((tool) => tool.name).filter((name) => !called.has(name));
-assert.deepEqual(missing, ["install_packages"]);
+assert.deepEqual(missing, []);
 
 // Output comes while the code runs, and a call that is aborted stops it.
 const heard = [];

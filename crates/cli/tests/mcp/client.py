@@ -8,9 +8,12 @@ import asyncio
 import base64
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 import warnings
@@ -18,7 +21,7 @@ import zipfile
 
 import anyio
 import httpx2
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
@@ -376,7 +379,8 @@ async def resources():
         for wrong in ("sandbox://nowhere/x", "file:///etc/passwd", str(listed[0].uri) + ".no"):
             try:
                 await session.read_resource(wrong)
-            except Exception:
+            except MCPError as error:
+                assert (error.error.code, error.error.data) == (-32002, {"uri": wrong}), error.error
                 continue
             raise AssertionError(f"{wrong} was read")
 
@@ -384,6 +388,13 @@ async def resources():
     async with client() as session:
         await call(session, "write_file", path="c.txt", content="1")
         uri = str((await session.list_resources()).resources[0].uri)
+        for wrong in ("sandbox://nowhere/x", uri + ".no"):
+            try:
+                await session.read_resource(wrong)
+            except MCPError as error:
+                assert (error.error.code, error.error.data) == (-32602, {"uri": wrong}), error.error
+                continue
+            raise AssertionError(f"{wrong} was read")
         async with session.listen(resource_subscriptions=[uri]) as events:
             await call(session, "write_file", path="c.txt", content="2")
             with anyio.fail_after(10):
@@ -472,34 +483,256 @@ async def http():
         process.wait()
 
 
-async def vanish():
-    """A client that dies in the middle of a run leaves nothing behind."""
-    process = subprocess.Popen([PROGRAM, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+class Raw:
+    """A session without a client: lines of JSON to a server of its own, and its answers."""
 
-    def send(message):
-        process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-        process.stdin.flush()
+    def __init__(self, *flags):
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen([PROGRAM, "mcp", *flags], **streams)
+        self.last = 0
 
-    about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    send({"id": 1, "method": "initialize", "params": about})
-    process.stdout.readline()
-    send({"method": "notifications/initialized"})
-    mark = f"7{os.getpid()}"
-    arguments = {"command": f"sleep {mark}"}
-    send({"id": 2, "method": "tools/call", "params": {"name": "run_command", "arguments": arguments}})
-    running = lambda: subprocess.run(["pgrep", "-f", f"^sleep {mark}$"], capture_output=True).stdout
+    def begin(self, version="2025-11-25"):
+        about = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        answer = self.ask("initialize", about)
+        self.send({"method": "notifications/initialized"})
+        return answer
+
+    def line(self, line):
+        self.process.stdin.write(line + b"\n")
+
+    def send(self, message):
+        self.line(json.dumps({"jsonrpc": "2.0", **message}).encode())
+        self.process.stdin.flush()
+
+    def request(self, method, params):
+        self.last += 1
+        self.send({"id": self.last, "method": method, "params": params})
+        return self.last
+
+    def answer(self, number):
+        """The answer to a request; others and notices are left out."""
+        while True:
+            line = self.process.stdout.readline()
+            assert line, "the server has ended"
+            answer = json.loads(line)
+            if answer.get("id") == number:
+                return answer
+
+    def ask(self, method, params):
+        return self.answer(self.request(method, params))
+
+    def end(self):
+        self.process.stdin.close()
+        return self.process.wait(timeout=20)
+
+
+def running(mark):
+    return subprocess.run(["pgrep", "-f", f"^sleep {mark}$"], capture_output=True).stdout
+
+
+def until(condition, problem):
     for _ in range(200):
-        if running():
-            break
+        if condition():
+            return
         time.sleep(0.05)
-    assert running(), "the command has not started"
-    process.stdin.close()
-    process.wait(timeout=20)
-    for _ in range(100):
-        if not running():
-            break
-        time.sleep(0.05)
-    assert not running(), "the command still runs"
+    raise AssertionError(problem)
+
+
+async def vanish():
+    """A client that leaves in the middle of a run, and a server that is killed, leave nothing behind."""
+    for number, end in enumerate((Raw.end, lambda raw: (raw.process.kill(), raw.process.wait()))):
+        raw = Raw()
+        raw.begin()
+        mark = f"{number + 7}{os.getpid()}"
+        raw.request("tools/call", {"name": "run_command", "arguments": {"command": f"sleep {mark}"}})
+        until(lambda: running(mark), "the command has not started")
+        end(raw)
+        until(lambda: not running(mark), "the command still runs")
+
+
+async def fuzz():
+    """Changed and cut requests, and one above the limit, get an answer or none, and the session stays."""
+    chance = random.Random(2663)
+    raw = Raw()
+    raw.begin()
+    calls = [
+        {"method": "tools/list"},
+        {"method": "ping"},
+        {"method": "server/discover", "params": {}},
+        {"method": "tools/call", "params": {"name": "run_code", "arguments": {"code": "1"}, "_meta": {"progressToken": 1}}},
+        {"method": "tools/call", "params": {"name": "read_output", "arguments": {"id": "x", "cursor": 0, "wait": 0}}},
+        {"method": "resources/read", "params": {"uri": "sandbox://x/y"}},
+        {"method": "resources/subscribe", "params": {"uri": "sandbox://x/y"}},
+        {"method": "tasks/get", "params": {"taskId": "x"}},
+        {"method": "notifications/cancelled", "params": {"requestId": 4, "reason": "y"}},
+    ]
+    lines = []
+    for number in range(1500):
+        line = bytearray(json.dumps({"jsonrpc": "2.0", "id": 10_000 + number, **chance.choice(calls)}).encode())
+        for _ in range(chance.randint(1, 6)):
+            at = chance.randrange(len(line))
+            change = chance.randrange(4)
+            if change == 0:
+                line[at] = chance.choice(b'"{}[]:,0\\nul\xff\x00')
+            elif change == 1 and len(line) > 20:
+                del line[at:at + chance.randint(1, 9)]
+            elif change == 2:
+                line[at:at] = line[: chance.randint(1, 30)]
+            else:
+                line = line[: at + 1]
+        lines.append(bytes(line).replace(b"\n", b" "))
+    lines.append(b'{"jsonrpc":"2.0","id":20000,"method":"tools/call","params":{"name":"' + b"x" * (17 << 20) + b'"}}')
+    last = {"jsonrpc": "2.0", "id": 30_000, "method": "tools/call"}
+    last["params"] = {"name": "run_code", "arguments": {"code": "6 * 7"}}
+    lines.append(json.dumps(last).encode())
+
+    def write():
+        for line in lines:
+            raw.line(line)
+        raw.process.stdin.flush()
+
+    # Answers are read meanwhile: a server that cannot write them reads no more.
+    writer = threading.Thread(target=write)
+    writer.start()
+    answer = raw.answer(30_000)
+    assert answer["result"]["structuredContent"]["result"] == "42", answer
+    writer.join()
+    raw.end()
+
+
+def resident(process):
+    """Kilobytes of memory of a process."""
+    with open(f"/proc/{process.pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+
+
+async def memory():
+    """The memory of the server does not grow with the number of calls."""
+    raw = Raw()
+    raw.begin()
+    count = 10_000 if os.environ.get("SANDBOX_TEST_FULL") else 2000
+
+    def calls(count):
+        for number in range(count):
+            code = f"print('x' * 1000)\n{number}"
+            answer = raw.ask("tools/call", {"name": "run_code", "arguments": {"code": code}})
+            assert answer["result"]["structuredContent"]["result"] == str(number), answer
+
+    calls(500)
+    before = resident(raw.process)
+    calls(count)
+    grown = resident(raw.process) - before
+    assert grown < 4000, f"{grown} kB more after {count} calls"
+    raw.end()
+
+
+async def tasks():
+    """A call that takes long becomes a task, for a client that has tasks: it can be asked for, and stopped."""
+    tasks = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+
+    def meta(capabilities):
+        info = {"name": "t", "version": "1"}
+        prefix = "io.modelcontextprotocol/"
+        return {prefix + "protocolVersion": "2026-07-28", prefix + "clientInfo": info, prefix + "clientCapabilities": capabilities}
+
+    raw = Raw("--task-after", "0.5")
+
+    def ask(method, params, capabilities=tasks):
+        answer = raw.ask(method, {**params, "_meta": meta(capabilities)})
+        return answer.get("result") or answer["error"]
+
+    def run(code, **options):
+        return ask("tools/call", {"name": "run_code", "arguments": {"code": code}}, **options)
+
+    def settled(task):
+        for _ in range(200):
+            state = ask("tasks/get", {"taskId": task["taskId"]})
+            if state["status"] != "working":
+                return state
+            time.sleep(0.05)
+        raise AssertionError(state)
+
+    offered = ask("server/discover", {})["capabilities"]["extensions"]
+    assert "io.modelcontextprotocol/tasks" in offered, offered
+    assert run("x = 6")["resultType"] == "complete", "a short call has its result at once"
+    task = run("import time\nprint('begun', flush=True)\ntime.sleep(1.5)\nx * 7")
+    assert task["resultType"] == "task" and task["status"] == "working" and task["ttlMs"] > 60_000, task
+    done = settled(task)
+    assert done["status"] == "completed" and done["result"]["structuredContent"]["result"] == "42", done
+    failed = settled(run("time.sleep(1)\n1 / 0"))
+    assert failed["status"] == "completed" and failed["result"]["isError"], failed
+    task = run("try:\n    for n in range(600):\n        print('step', n, flush=True)\n        time.sleep(0.3)\nfinally:\n    stopped = True")
+    until(lambda: "step" in (ask("tasks/get", {"taskId": task["taskId"]}).get("statusMessage") or ""), "no live output")
+    assert ask("tasks/cancel", {"taskId": task["taskId"]}).get("resultType") == "complete"
+    assert settled(task)["status"] == "cancelled"
+    assert run("x, stopped")["structuredContent"]["result"] == "(6, True)", "variables stay"
+    assert ask("tasks/get", {"taskId": "no-such-task"})["code"] == -32602
+    # Without tasks the client waits for the result, and may not ask for tasks.
+    answer = run("time.sleep(1)\n5", capabilities={})
+    assert answer["resultType"] == "complete" and answer["structuredContent"]["result"] == "5", answer
+    assert ask("tasks/get", {"taskId": task["taskId"]}, capabilities={})["code"] == -32021
+    mark = f"6{os.getpid()}"
+    ask("tools/call", {"name": "run_command", "arguments": {"command": f"sleep {mark}", "timeout": 3600}})
+    assert running(mark), "the task has ended"
+    raw.end()
+    until(lambda: not running(mark), "the task outlives its session")
+
+
+async def beside():
+    """`serve --mcp` has both protocols on one port, with one key; many sessions at once are apart."""
+    command = [PROGRAM, "serve", "--mcp", "--port", "0", "--json", "--network", "none"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        served = json.loads(process.stdout.readline())
+        url, key = served["mcp"]["url"], served["mcp"]["key"]
+        assert url == served["url"] + "/mcp" and key == served["environment"]["E2B_API_KEY"], served
+        list_tools = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        accept = {"Accept": "application/json, text/event-stream"}
+        bearer = {"Authorization": f"Bearer {key}"}
+        async with httpx2.AsyncClient() as plain:
+            for headers, status in [
+                ({}, 401),
+                ({"Authorization": "Bearer wrong"}, 401),
+                ({"X-API-Key": key}, 401),
+                ({**bearer, "Origin": "https://evil.example"}, 403),
+                ({**bearer, "Host": "evil.example"}, 403),
+            ]:
+                answer = await plain.post(url, json=list_tools, headers={**accept, **headers})
+                assert answer.status_code == status, (headers, answer.status_code)
+            e2b = {"X-API-Key": key}
+            made = await plain.post(served["url"] + "/v2/sandboxes", json={"templateID": "base"}, headers=e2b)
+            assert made.status_code == 201, made.text
+            # A program in a sandbox may have this path, too.
+            host = f"8000-{made.json()['sandboxID']}.localhost:{url.split(':')[2].split('/')[0]}"
+            answer = await plain.post(url, json=list_tools, headers={**accept, **bearer, "Host": host})
+            assert answer.status_code == 502, (answer.status_code, answer.text)
+        ready = 0
+        all_there = anyio.Event()
+
+        async def one(number):
+            nonlocal ready
+            async with over_http(url, key, mode="legacy") as session:
+                assert "no network" in session.instructions
+                await call(session, "run_code", code=f"x = {number}")
+                ready += 1
+                if ready == 50:
+                    all_there.set()
+                await all_there.wait()
+                assert (await call(session, "run_code", code="x"))["result"] == str(number)
+                assert len((await call(session, "list_sandboxes"))["sandboxes"]) == 1
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for number in range(50):
+                    group.start_soon(one, number)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0, process.returncode
+    finally:
+        process.kill()
+        process.wait()
+    for flags, part in [(["--host", "0.0.0.0"], "--api-key"), (["--keep"], "--mcp")]:
+        done = subprocess.run([PROGRAM, "serve", "--mcp", "--port", "0", *flags], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 2 and part in done.stderr and not done.stdout, (flags, done)
 
 
 async def garbage():
@@ -559,7 +792,9 @@ async def code_mode():
         config = os.path.join(folder, "servers.json")
         with open(config, "w") as file:
             json.dump({"mcpServers": {"numbers": entry}}, file)
-        async with client("--tools-from", config) as session:
+        audit = os.path.join(folder, "audit")
+        layers = ("--audit", audit, "--scan", "refuse", "--deny-import", "socket")
+        async with client("--tools-from", config, *layers) as session:
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
             assert "numbers_add(a, b): Adds two numbers." in tools["run_code"].description, tools["run_code"].description
             assert "hidden" not in tools["run_code"].description
@@ -570,9 +805,23 @@ async def code_mode():
             assert answer["result"] == "['numbers_add', 'numbers_fail']", answer
             message = await refused(session, "run_code", code="mcp_tools.numbers_fail(why='because')")
             assert "ToolError" in message and "because" in message, message
+            message = await refused(session, "run_code", code="call_tool_sync('numbers_hidden', {})")
+            assert "numbers_hidden" in message and "seen" not in message, message
+            message = await refused(session, "run_code", code="import socket")
+            assert "socket" in message and "scan" in message, message
             made = await call(session, "create_sandbox")
             answer = await call(session, "run_code", code=code, sandbox=made["sandbox"])
             assert answer["result"] == "190", answer
+        with open(os.path.join(audit, "audit.jsonl")) as file:
+            lines = [json.loads(line) for line in file]
+        calls = [line for line in lines if line["operation"] == "call_tool"]
+        begun = [line["request"]["tool"] for line in calls if line["event"] == "begin"]
+        assert sorted(begun) == ["numbers_add"] * 40 + ["numbers_fail"], begun
+        ended = [line for line in calls if line["event"] == "end"]
+        assert len(ended) == 41 and sum("error" in line["result"] for line in ended) == 1, ended
+        refusals = [line for line in lines if line["event"] == "end" and "scan" in str(line["result"])]
+        assert [line["operation"] for line in refusals] == ["run_code"], refusals
+        subprocess.run([PROGRAM, "audit", "verify", audit], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

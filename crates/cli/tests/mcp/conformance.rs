@@ -1,7 +1,7 @@
 //! The official conformance tests of the protocol, for each revision, against the server over HTTP.
 //!
 //! Many scenarios call tools, prompts and resources that only a server made for the tests has. They are listed as expected
-//! failures in `conformance.yml`, with the reason; a scenario that fails and is not listed, or is listed and passes, fails here.
+//! failures in `conformance-REVISION.yml`, with the reason; a scenario that fails and is not listed, or is listed and passes, fails here.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,15 +9,16 @@ use std::process::{Child, Command, Stdio};
 use super::{binary, needed, run, script, text};
 
 /// A server, which ends with the test.
-struct Server {
+pub(crate) struct Server {
     process: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(crate) fn start(flags: &[&str]) -> Self {
         let mut process = Command::new(binary())
             .args(["mcp", "--http", "127.0.0.1:0", "--no-key", "--json"])
+            .args(flags)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
@@ -40,7 +41,7 @@ impl Drop for Server {
 
 fn check(revision: &str) {
     let Some(modules) = needed("SANDBOX_TEST_MCP_NODE") else { return };
-    let server = Server::start();
+    let server = Server::start(&[]);
     let program = modules.join("node_modules");
     let output = run(Command::new(program.join("node/bin/node"))
         .arg(program.join("@modelcontextprotocol/conformance/dist/index.js"))

@@ -4,6 +4,7 @@
 //! JavaScript, with the conformance tests of the protocol and with a Node.js that runs them.
 
 mod conformance;
+mod inspector;
 
 use std::env;
 use std::fs;
@@ -134,6 +135,26 @@ fn a_client_that_vanishes_leaves_nothing() {
 #[test]
 fn garbage_does_not_end_a_session() {
     python("garbage");
+}
+
+#[test]
+fn changed_requests_do_not_end_a_session() {
+    python("fuzz");
+}
+
+#[test]
+fn memory_is_flat_over_many_calls() {
+    python("memory");
+}
+
+#[test]
+fn calls_that_take_long_become_tasks() {
+    python("tasks");
+}
+
+#[test]
+fn many_sessions_are_beside_the_other_protocol() {
+    python("beside");
 }
 
 #[test]

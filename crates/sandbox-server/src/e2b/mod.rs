@@ -37,6 +37,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::serve::ListenerExt as _;
 use futures_util::future::join_all;
 use sandbox_core::{Backend, Error, ErrorKind, Result};
@@ -99,6 +100,18 @@ impl E2bServer {
     /// # Errors
     /// `InvalidArgument` for another address than loopback without a key; `Unavailable` when the address is not free.
     pub async fn start(backend: Arc<dyn Backend>, options: E2bOptions) -> Result<Self> {
+        Self::start_beside(backend, options, Router::new()).await
+    }
+
+    /// Starts a server as [`E2bServer::start`], which has routes of other protocols, too. They check keys themselves.
+    ///
+    /// # Errors
+    /// As [`E2bServer::start`].
+    pub async fn start_beside(
+        backend: Arc<dyn Backend>,
+        options: E2bOptions,
+        others: Router,
+    ) -> Result<Self> {
         if options.api_key.is_none() && !options.address.ip().is_loopback() {
             let message =
                 format!("{} is reached from elsewhere, which needs a key", options.address);
@@ -129,7 +142,7 @@ impl E2bServer {
         let (stop, mut stopped) = watch::channel(false);
         // Events are small, and each is for a client that waits.
         let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-        let service = axum::serve(listener, routes::router(Arc::clone(&app)));
+        let service = axum::serve(listener, routes::router(Arc::clone(&app), others));
         let task = tokio::spawn(async move {
             let ended = service.with_graceful_shutdown(async move {
                 // An error means that the server was dropped.

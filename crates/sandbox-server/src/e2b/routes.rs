@@ -15,8 +15,8 @@ use super::{
     control, create, envelope, faults, files, filesystem, interpreter, process, templates, watchers,
 };
 
-/// Makes the service of a server.
-pub(super) fn router(app: Arc<App>) -> Router {
+/// Makes the service of a server, with routes of other protocols beside its own.
+pub(super) fn router(app: Arc<App>, others: Router) -> Router {
     let control_plane = Router::new()
         .route("/sandboxes", post(create::create_v1).get(control::list_v1))
         .route("/v2/sandboxes", post(create::create_v2).get(control::list))
@@ -79,6 +79,8 @@ pub(super) fn router(app: Arc<App>) -> Router {
     control_plane
         .merge(envd)
         .merge(code)
+        // Behind the choice of the sandbox: a program in a sandbox may have the same routes.
+        .merge(others.with_state(()))
         .fallback(no_route)
         .layer(DefaultBodyLimit::max(envelope::MAX_MESSAGE))
         .layer(from_fn_with_state(Arc::clone(&app), app::route))

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ElicitRequest,
-    ElicitRequestParams, ElicitationAction, ElicitationSchema, Implementation,
-    InitializeRequestParams, InitializeResult, InputRequest, InputRequests, InputRequiredResult,
-    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-    ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams,
-    ReadResourceResponse, Resource, ResourceUpdatedNotificationParam, ServerCapabilities,
-    ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool, ToolAnnotations,
-    UnsubscribeRequestParams,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ContentBlock,
+    ElicitRequest, ElicitRequestParams, ElicitationAction, ElicitationSchema, GetTaskParams,
+    GetTaskResult, Implementation, InitializeRequestParams, InitializeResult, InputRequest,
+    InputRequests, InputRequiredResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken,
+    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, Resource,
+    ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SubscribeRequestParams,
+    SubscriptionFilter, Tool, ToolAnnotations, UnsubscribeRequestParams, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -26,6 +26,7 @@ use tokio::time::{Instant, interval};
 use super::catalog::ToolDefinition;
 use super::reply::{ReplyContent, ToolReply};
 use super::resources;
+use super::tasks::{self, Tasks};
 use super::toolset::{Progress, Toolset};
 
 /// Time between two signs of life of a call without output: clients give up on calls that are silent for a minute.
@@ -43,22 +44,24 @@ pub(super) struct McpHandler {
     session: OnceLock<Toolset>,
     /// The tools for requests without a session.
     requests: Toolset,
+    /// Calls that take long.
+    tasks: Arc<Tasks>,
     /// Watches of resources, by their addresses.
     watched: Mutex<BTreeMap<String, AbortHandle>>,
 }
 
 impl McpHandler {
     /// Makes the handler of a connection that is one session.
-    pub(super) fn for_session(tools: Toolset) -> Self {
-        let handler = Self::for_requests(tools.clone());
+    pub(super) fn for_session(tools: Toolset, tasks: Arc<Tasks>) -> Self {
+        let handler = Self::for_requests(tools.clone(), tasks);
         // It is empty before.
         drop(handler.session.set(tools));
         handler
     }
 
     /// Makes the handler of requests, which become a session when the client begins one.
-    pub(super) fn for_requests(tools: Toolset) -> Self {
-        Self { session: OnceLock::new(), requests: tools, watched: Mutex::default() }
+    pub(super) fn for_requests(tools: Toolset, tasks: Arc<Tasks>) -> Self {
+        Self { session: OnceLock::new(), requests: tools, tasks, watched: Mutex::default() }
     }
 
     fn tools(&self) -> &Toolset {
@@ -138,7 +141,7 @@ fn is_yes(is_accepted: bool, content: Option<&Value>) -> bool {
 }
 
 /// Sends output to whatever forwards it to the client. Output that comes too fast for it is left out.
-struct Forward(Sender<String>);
+pub(super) struct Forward(pub(super) Sender<String>);
 
 impl Progress for Forward {
     fn output(&self, text: &str) {
@@ -148,7 +151,11 @@ impl Progress for Forward {
 }
 
 /// Tells the client that a call still works, and what it has put out.
-async fn forward(peer: Peer<RoleServer>, token: ProgressToken, mut output: Receiver<String>) {
+pub(super) async fn forward(
+    peer: Peer<RoleServer>,
+    token: ProgressToken,
+    mut output: Receiver<String>,
+) {
     let started = Instant::now();
     let mut heartbeat = interval(HEARTBEAT);
     heartbeat.reset();
@@ -178,6 +185,7 @@ impl ServerHandler for McpHandler {
             .enable_tools()
             .enable_resources()
             .enable_resources_subscribe()
+            .enable_tasks()
             .build();
         let server = Implementation::new("code-sandboxes", env!("CARGO_PKG_VERSION"))
             .with_title("Code Sandboxes");
@@ -228,8 +236,35 @@ impl ServerHandler for McpHandler {
                 Confirmation::Refused(why) => return Ok(answer(ToolReply::problem(why)).into()),
             }
         }
+        if tasks::may_be(&request.name, &context) {
+            return self.tasks.call(tools, &request.name, arguments, &context).await;
+        }
         let reply = watched_call(tools, &request.name, arguments, &context).await?;
         Ok(answer(reply).into())
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.tasks.get(&request)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks.update(request)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks.cancel(&request)
     }
 
     async fn list_resources(
@@ -346,7 +381,7 @@ async fn watched_call(
 }
 
 /// Ends a task with the call that it belongs to: no progress comes after an answer.
-struct AbortOnDrop(AbortHandle);
+pub(super) struct AbortOnDrop(pub(super) AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -367,7 +402,7 @@ fn tool(definition: &ToolDefinition) -> Tool {
         .with_annotations(annotations)
 }
 
-fn answer(reply: ToolReply) -> CallToolResult {
+pub(super) fn answer(reply: ToolReply) -> CallToolResult {
     let content = reply.content.into_iter().map(|content| match content {
         ReplyContent::Text(text) => ContentBlock::text(text),
         ReplyContent::Image { data, mime_type } => ContentBlock::image(data, mime_type),

@@ -14,6 +14,9 @@ const MAX_SANDBOXES: usize = 16;
 /// Time limit of a run or a command that sets none.
 pub const DEFAULT_RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Default of [`McpOptions::task_after`].
+const TASK_AFTER: Duration = Duration::from_secs(5);
+
 /// Settings of a [`Toolset`](super::Toolset) and of a server over it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -35,6 +38,8 @@ pub struct McpOptions {
     pub max_text: usize,
     /// Maximum size of an image in an answer; larger ones are saved as files of the sandbox. Default 2 MiB.
     pub max_image: ByteSize,
+    /// Time after which a call that still runs becomes a task, for clients that have tasks. Default 5 s.
+    pub task_after: Duration,
     /// Functions of the host that code in each sandbox can call, with the module that has them.
     pub host_tools: HostTools,
 }
@@ -61,6 +66,7 @@ impl Default for McpOptions {
             keep: None,
             max_text: 24_000,
             max_image: ByteSize::mib(2),
+            task_after: TASK_AFTER,
             host_tools: HostTools::default(),
         }
     }

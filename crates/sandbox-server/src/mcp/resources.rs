@@ -12,6 +12,7 @@ use rmcp::model::{
     ResourceContents, ResourceTemplate,
 };
 use sandbox_core::{Error, ErrorKind, FileKind, WatchEventKind};
+use serde_json::json;
 
 use super::toolset::Toolset;
 
@@ -62,7 +63,8 @@ pub(super) fn parse(uri: &str) -> Option<(&str, String)> {
 /// Lists the files in the working directory of the session's sandbox, if there is one.
 pub(super) async fn list(tools: &Toolset) -> Result<ListResourcesResult, ErrorData> {
     let Some(entry) = tools.own() else { return Ok(ListResourcesResult::default()) };
-    let listed = entry.sandbox.files().list(".").await.map_err(|error| failed(&error))?;
+    let listed = entry.sandbox.files().list(".").await;
+    let listed = listed.map_err(|error| failed(&error, &uri(&entry.id, "/")))?;
     let files = listed.into_iter().filter(|info| info.kind == FileKind::File).take(MAX_LISTED);
     let resources = files.map(|info| {
         let resource =
@@ -85,17 +87,16 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
 
 /// Reads a file.
 pub(super) async fn read(tools: &Toolset, address: &str) -> Result<ReadResourceResult, ErrorData> {
-    let not_found =
-        || ErrorData::resource_not_found(format!("there is no resource {address}"), None);
+    let not_found = || not_found(format!("there is no resource {address}"), address);
     let (sandbox, path) = parse(address).ok_or_else(not_found)?;
     let entry = tools.find(sandbox).map_err(|_| not_found())?;
     let files = entry.sandbox.files();
-    let info = files.stat(&path).await.map_err(|error| failed(&error))?;
+    let info = files.stat(&path).await.map_err(|error| failed(&error, address))?;
     if info.size > MAX_READ {
         let message = format!("{path} has {} bytes, more than {MAX_READ}", info.size);
         return Err(ErrorData::invalid_params(message, None));
     }
-    let content = files.read(&path).await.map_err(|error| failed(&error))?;
+    let content = files.read(&path).await.map_err(|error| failed(&error, address))?;
     let mime_type = mime_type(&path);
     let contents = match String::from_utf8(content.to_vec()) {
         Ok(text) => {
@@ -112,8 +113,7 @@ pub(super) async fn watch(
     tools: &Toolset,
     address: &str,
 ) -> Result<impl Stream<Item = ()> + Send + 'static, ErrorData> {
-    let not_found =
-        || ErrorData::resource_not_found(format!("there is no resource {address}"), None);
+    let not_found = || not_found(format!("there is no resource {address}"), address);
     let (sandbox, path) = parse(address).ok_or_else(not_found)?;
     let entry = tools.find(sandbox).map_err(|_| not_found())?;
     let directory = match path.rsplit_once('/') {
@@ -121,7 +121,7 @@ pub(super) async fn watch(
         Some((directory, _)) => directory,
     };
     let changes = entry.sandbox.files().watch(directory, false).await;
-    let changes = changes.map_err(|error| failed(&error))?;
+    let changes = changes.map_err(|error| failed(&error, address))?;
     Ok(changes.filter_map(move |change| {
         let is_about = change.is_ok_and(|change| {
             change.path == path
@@ -132,9 +132,14 @@ pub(super) async fn watch(
     }))
 }
 
-fn failed(error: &Error) -> ErrorData {
+/// Makes the error of a missing resource. Its code depends on the revision, which the library knows.
+fn not_found(message: String, address: &str) -> ErrorData {
+    ErrorData::resource_not_found(message, Some(json!({ "uri": address })))
+}
+
+fn failed(error: &Error, address: &str) -> ErrorData {
     match error.kind() {
-        ErrorKind::NotFound => ErrorData::resource_not_found(error.to_string(), None),
+        ErrorKind::NotFound => not_found(error.to_string(), address),
         ErrorKind::InvalidArgument | ErrorKind::PermissionDenied => {
             ErrorData::invalid_params(error.to_string(), None)
         }

@@ -9,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
+use axum::serve::ListenerExt as _;
 use rmcp::ServiceExt as _;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
@@ -20,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::handler::McpHandler;
+use super::tasks::Tasks;
 use super::toolset::Toolset;
 use crate::AccessKey;
 
@@ -32,8 +34,8 @@ const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 /// Time for the sandboxes to end with the server.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Path of the endpoint.
-const PATH: &str = "/mcp";
+/// Path of the endpoint of a server.
+pub const MCP_PATH: &str = "/mcp";
 
 /// Serves one client over standard input and output, until it closes its end. The sandboxes of the session end then.
 ///
@@ -56,13 +58,15 @@ where
     W: tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
     let transport = AsyncRwTransport::new_server(input, output).with_max_line_length(MAX_REQUEST);
-    let handler = McpHandler::for_session(tools.clone());
+    let tasks = Arc::<Tasks>::default();
+    let handler = McpHandler::for_session(tools.clone(), Arc::clone(&tasks));
     let served = match handler.serve(transport).await {
         Ok(service) => service.waiting().await.map(drop).map_err(|error| lost(&error)),
         // A client that says nothing and leaves has done nothing wrong.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(error) => Err(lost(&error)),
     };
+    tasks.end();
     drop(tokio::time::timeout(CLOSE_TIMEOUT, tools.close()).await);
     served
 }
@@ -79,8 +83,7 @@ fn lost(error: &dyn std::error::Error) -> Error {
 #[derive(Debug)]
 pub struct McpHttpServer {
     address: SocketAddr,
-    tools: Toolset,
-    stop: CancellationToken,
+    routes: McpRoutes,
     task: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -94,28 +97,24 @@ impl McpHttpServer {
             Error::new(ErrorKind::Unavailable, "serve", "the listener has no address")
                 .with_source(error)
         })?;
-        if key.is_none() && !address.ip().is_loopback() {
-            let message = format!("must be given: {address} can be reached by other computers");
-            return Err(Error::invalid("key", message));
-        }
-        let stop = CancellationToken::new();
-        let app = router(tools.clone(), address, key, &stop);
-        let stopped = stop.clone();
-        let serve = axum::serve(listener, app)
-            .with_graceful_shutdown(async move { stopped.cancelled().await });
+        let routes = McpRoutes::new(tools, address, key)?;
+        let stop = routes.stop.clone();
+        // Events are small, and each is for a client that waits.
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+        let serve = axum::serve(listener, routes.router())
+            .with_graceful_shutdown(async move { stop.cancelled().await });
         let task = tokio::spawn(serve.into_future());
-        Ok(Self { address, tools, stop, task: Some(task) })
+        Ok(Self { address, routes, task: Some(task) })
     }
 
     /// Returns the address of the endpoint.
     pub fn url(&self) -> String {
-        format!("http://{}{PATH}", self.address)
+        format!("http://{}{MCP_PATH}", self.address)
     }
 
     /// Ends the server and its sandboxes.
     pub async fn shutdown(mut self) {
-        self.stop.cancel();
-        drop(tokio::time::timeout(CLOSE_TIMEOUT, self.tools.close_all()).await);
+        self.routes.close().await;
         if let Some(task) = self.task.take() {
             task.abort();
             // It was asked to end, so how it ended says nothing.
@@ -126,41 +125,71 @@ impl McpHttpServer {
 
 impl Drop for McpHttpServer {
     fn drop(&mut self) {
-        self.stop.cancel();
         if let Some(task) = &self.task {
             task.abort();
         }
     }
 }
 
-/// Returns the routes of a server, for a program that serves more than this.
-pub fn router(
+/// The route of an MCP server, `/mcp`, for a program that serves other protocols on the same port. Dropping it ends the calls that
+/// clients wait for.
+#[derive(Debug)]
+pub struct McpRoutes {
     tools: Toolset,
     address: SocketAddr,
     key: Option<AccessKey>,
-    stop: &CancellationToken,
-) -> Router {
-    let mut config = StreamableHttpServerConfig::default()
-        .with_cancellation_token(stop.child_token())
-        .with_max_request_body_bytes(MAX_REQUEST)
-        .enforce_origin_validation()
-        .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"]);
-    if !address.ip().is_loopback() {
-        // The key says who may come, and the host has names that are not known here.
-        config = config.disable_allowed_hosts();
+    stop: CancellationToken,
+}
+
+impl McpRoutes {
+    /// Makes the route for a server that listens on an address. With a key, each request needs it as a bearer token.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an address beyond this computer without a key.
+    pub fn new(tools: Toolset, address: SocketAddr, key: Option<AccessKey>) -> Result<Self> {
+        if key.is_none() && !address.ip().is_loopback() {
+            let message = format!("must be given: {address} can be reached by other computers");
+            return Err(Error::invalid("key", message));
+        }
+        Ok(Self { tools, address, key, stop: CancellationToken::new() })
     }
-    let mut sessions = LocalSessionManager::default();
-    sessions.session_config.keep_alive = Some(SESSION_IDLE);
-    let requests = tools.stateless();
-    let service = StreamableHttpService::new(
-        move || Ok(McpHandler::for_requests(requests.clone())),
-        Arc::new(sessions),
-        config,
-    );
-    let app = Router::new().route_service(PATH, service);
-    match key {
-        Some(key) => app.layer(middleware::from_fn_with_state(key, check_key)),
-        None => app,
+
+    /// Returns the route.
+    pub fn router(&self) -> Router {
+        let mut config = StreamableHttpServerConfig::default()
+            .with_cancellation_token(self.stop.child_token())
+            .with_max_request_body_bytes(MAX_REQUEST)
+            .enforce_origin_validation()
+            .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"]);
+        if !self.address.ip().is_loopback() {
+            // The key says who may come, and the host has names that are not known here.
+            config = config.disable_allowed_hosts();
+        }
+        let mut sessions = LocalSessionManager::default();
+        sessions.session_config.keep_alive = Some(SESSION_IDLE);
+        let (requests, tasks) = (self.tools.stateless(), Arc::<Tasks>::default());
+        let service = StreamableHttpService::new(
+            move || Ok(McpHandler::for_requests(requests.clone(), Arc::clone(&tasks))),
+            Arc::new(sessions),
+            config,
+        );
+        let app = Router::new().route_service(MCP_PATH, service);
+        match self.key.clone() {
+            Some(key) => app.route_layer(middleware::from_fn_with_state(key, check_key)),
+            None => app,
+        }
+    }
+
+    /// Ends the streams of clients, and the sandboxes of all sessions that are not kept.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        drop(tokio::time::timeout(CLOSE_TIMEOUT, self.tools.close_all()).await);
+    }
+}
+
+impl Drop for McpRoutes {
+    fn drop(&mut self) {
+        self.stop.cancel();
     }
 }
 

@@ -1,0 +1,91 @@
+//! The command line of the MCP Inspector drives the tools, a program for each call.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::conformance::Server;
+use super::{needed, run, text};
+
+/// Calls of one server by the Inspector, which has no session: each names the sandbox.
+struct Inspector {
+    command: [std::path::PathBuf; 2],
+    server: Server,
+    home: tempfile::TempDir,
+}
+
+impl Inspector {
+    fn start(flags: &[&str]) -> Option<Self> {
+        let modules = needed("SANDBOX_TEST_MCP_NODE")?.join("node_modules");
+        let program = "@modelcontextprotocol/inspector/clients/launcher/build/index.js";
+        let command = [modules.join("node/bin/node"), modules.join(program)];
+        let home = tempfile::tempdir().expect("a directory is made");
+        Some(Self { command, server: Server::start(flags), home })
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Value {
+        let [node, program] = &self.command;
+        let output = run(Command::new(node)
+            .arg(program)
+            .args(["--cli", "--format", "json", "--quiet", "--protocol-era", "modern"])
+            .args(["--server-url", &self.server.url])
+            .args(arguments)
+            .env("HOME", self.home.path()));
+        let answer = serde_json::from_slice(&output.stdout);
+        answer.unwrap_or_else(|error| panic!("{error}: {}", text(&output)))
+    }
+
+    /// Calls a tool, which has to succeed, and returns its answer as data.
+    fn call(&self, tool: &str, arguments: &Value) -> Value {
+        let arguments = arguments.to_string();
+        let call = ["--method", "tools/call", "--tool-name", tool, "--tool-args-json", &arguments];
+        let mut answer = self.ask(&call);
+        assert_eq!(answer["result"]["isError"], false, "{tool}: {answer}");
+        answer["result"]["structuredContent"].take()
+    }
+}
+
+#[test]
+fn the_inspector_drives_every_tool() {
+    let Some(inspector) = Inspector::start(&[]) else { return };
+    let listed = inspector.ask(&["--method", "tools/list", "--strict"]);
+    let listed = listed["result"]["tools"].as_array().expect("tools are listed");
+    let mut missing: Vec<_> =
+        listed.iter().map(|tool| tool["name"].as_str().expect("it has a name")).collect();
+    assert_eq!(missing.len(), 18, "{missing:?}");
+    let made = inspector.call("create_sandbox", &json!({}));
+    let mut call = |tool: &str, mut arguments: Value, path: &str, expected: Value| {
+        arguments["sandbox"] = made["sandbox"].clone();
+        let answer = inspector.call(tool, &arguments);
+        if !path.is_empty() {
+            assert_eq!(answer.pointer(path), Some(&expected), "{tool}: {answer}");
+        }
+        missing.retain(|name| *name != tool);
+        answer
+    };
+    let none = Value::Null;
+    call("run_code", json!({"code": "6 * 7"}), "/result", json!("42"));
+    call("run_command", json!({"command": "echo hi"}), "/stdout", json!("hi\n"));
+    let started = call("start_command", json!({"command": "cat"}), "/running", json!(true));
+    let id = &started["id"];
+    call("write_stdin", json!({"id": id, "text": "x\n"}), "", none.clone());
+    let read = json!({"id": id, "cursor": 0, "wait": 10});
+    call("read_output", read, "/output", json!("x\n"));
+    call("stop_command", json!({"id": id}), "/running", json!(false));
+    call("write_file", json!({"path": "a.txt", "content": "one"}), "/bytes", json!(3));
+    let edit = json!({"path": "a.txt", "old_text": "one", "new_text": "two"});
+    call("edit_file", edit, "/replaced", json!(1));
+    call("read_file", json!({"path": "a.txt"}), "/content", json!("two"));
+    call("find_files", json!({"contains": "two"}), "/found/0/line", json!(1));
+    call("list_files", json!({}), "/entries/0/size", json!(3));
+    call("expose_port", json!({"port": 8000}), "", none.clone());
+    let name = format!("mcp-inspector-{}", std::process::id());
+    call("snapshot", json!({"name": name}), "", none.clone());
+    call("restore", json!({"name": name}), "", none.clone());
+    let left = inspector.call("list_sandboxes", &json!({}));
+    assert_eq!(left["sandboxes"].as_array().map(Vec::len), Some(1), "{left}");
+    call("stop_sandbox", json!({}), "", none);
+    missing.retain(|name| !["create_sandbox", "list_sandboxes"].contains(name));
+    // It needs a package index.
+    assert_eq!(missing, ["install_packages"]);
+}
