@@ -16,6 +16,7 @@ mod host;
 mod interleaved;
 mod jupyter;
 mod layers;
+mod mcp;
 mod memory;
 mod network;
 mod output;
@@ -44,6 +45,7 @@ enum Measurement {
     CreateOff,
     Warm,
     Layers,
+    Mcp,
     Lines,
     Bytes,
     Run,
@@ -68,7 +70,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -77,6 +79,7 @@ impl Measurement {
         Self::CreateOff,
         Self::Warm,
         Self::Layers,
+        Self::Mcp,
         Self::Lines,
         Self::Bytes,
         Self::Run,
@@ -109,6 +112,7 @@ impl Measurement {
             Self::CreateOff => "create-off",
             Self::Warm => "warm",
             Self::Layers => "layers",
+            Self::Mcp => "mcp",
             Self::Lines => "lines",
             Self::Bytes => "bytes",
             Self::Memory => "memory",
@@ -153,6 +157,7 @@ impl Measurement {
             Self::CreateOff => vec![create::off(setup).await],
             Self::Warm => warm::rows(setup).await,
             Self::Layers => layers::rows(setup).await,
+            Self::Mcp => mcp::rows(setup).await,
             Self::Lines => vec![output::lines(setup).await],
             Self::Bytes => output::bytes(setup).await,
             Self::Memory => memory::rows(setup).await,
@@ -182,7 +187,10 @@ impl Measurement {
 /// One thread runs both the caller and the library, as in a small program.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match table().await {
+    // The yardstick of the MCP server is this program.
+    let is_echo = std::env::args().nth(1).is_some_and(|argument| argument == mcp::ECHO_FLAG);
+    let done = if is_echo { mcp::echo().await.map(|()| true) } else { table().await };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(why) => {

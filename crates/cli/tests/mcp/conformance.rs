@@ -15,10 +15,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(flags: &[&str]) -> Self {
+    pub(crate) fn start() -> Self {
         let mut process = Command::new(binary())
             .args(["mcp", "--http", "127.0.0.1:0", "--no-key", "--json"])
-            .args(flags)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
@@ -41,7 +40,7 @@ impl Drop for Server {
 
 fn check(revision: &str) {
     let Some(modules) = needed("SANDBOX_TEST_MCP_NODE") else { return };
-    let server = Server::start(&[]);
+    let server = Server::start();
     let program = modules.join("node_modules");
     let output = run(Command::new(program.join("node/bin/node"))
         .arg(program.join("@modelcontextprotocol/conformance/dist/index.js"))

@@ -1,26 +1,29 @@
 //! The command line of the MCP Inspector drives the tools, a program for each call.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::conformance::Server;
-use super::{needed, run, text};
+use super::{binary, needed, run, text};
 
-/// Calls of one server by the Inspector, which has no session: each names the sandbox.
+/// The Inspector, with its server: an address, or the words of a command. It has no session, so calls name the sandbox.
 struct Inspector {
-    command: [std::path::PathBuf; 2],
-    server: Server,
+    command: [PathBuf; 2],
+    server: Vec<String>,
     home: tempfile::TempDir,
 }
 
 impl Inspector {
-    fn start(flags: &[&str]) -> Option<Self> {
+    /// Returns the Inspector without a server, or `None` where there is no Inspector, which is reported.
+    fn find() -> Option<Self> {
         let modules = needed("SANDBOX_TEST_MCP_NODE")?.join("node_modules");
         let program = "@modelcontextprotocol/inspector/clients/launcher/build/index.js";
         let command = [modules.join("node/bin/node"), modules.join(program)];
         let home = tempfile::tempdir().expect("a directory is made");
-        Some(Self { command, server: Server::start(flags), home })
+        Some(Self { command, server: Vec::new(), home })
     }
 
     fn ask(&self, arguments: &[&str]) -> Value {
@@ -28,8 +31,8 @@ impl Inspector {
         let output = run(Command::new(node)
             .arg(program)
             .args(["--cli", "--format", "json", "--quiet", "--protocol-era", "modern"])
-            .args(["--server-url", &self.server.url])
             .args(arguments)
+            .args(&self.server)
             .env("HOME", self.home.path()));
         let answer = serde_json::from_slice(&output.stdout);
         answer.unwrap_or_else(|error| panic!("{error}: {}", text(&output)))
@@ -47,7 +50,9 @@ impl Inspector {
 
 #[test]
 fn the_inspector_drives_every_tool() {
-    let Some(inspector) = Inspector::start(&[]) else { return };
+    let Some(mut inspector) = Inspector::find() else { return };
+    let server = Server::start();
+    inspector.server = ["--server-url", &server.url].map(str::to_owned).into();
     let listed = inspector.ask(&["--method", "tools/list", "--strict"]);
     let listed = listed["result"]["tools"].as_array().expect("tools are listed");
     let mut missing: Vec<_> =
@@ -88,4 +93,17 @@ fn the_inspector_drives_every_tool() {
     missing.retain(|name| !["create_sandbox", "list_sandboxes"].contains(name));
     // It needs a package index.
     assert_eq!(missing, ["install_packages"]);
+}
+
+#[test]
+fn the_inspector_waits_for_a_task() {
+    let Some(mut inspector) = Inspector::find() else { return };
+    let requests = inspector.home.path().join("requests");
+    let line =
+        format!("tee '{}' | '{}' mcp --task-after 0.2", requests.display(), binary().display());
+    inspector.server = ["--", "sh", "-c", &line].map(str::to_owned).into();
+    let code = json!({"code": "import time\ntime.sleep(1)\n6 * 7"});
+    assert_eq!(inspector.call("run_code", &code)["result"], "42");
+    let requests = fs::read_to_string(requests).expect("requests are noted");
+    assert!(requests.contains("\"tasks/get\""), "it was no task: {requests}");
 }

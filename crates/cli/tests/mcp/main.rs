@@ -211,6 +211,45 @@ fn install_writes_the_configuration_of_a_client() {
 }
 
 #[test]
+fn every_client_is_configured_and_nothing_is_written_by_a_dry_run() {
+    for (client, file, project_file, servers) in [
+        ("claude", ".claude.json", ".mcp.json", "mcpServers"),
+        ("cursor", ".cursor/mcp.json", ".cursor/mcp.json", "mcpServers"),
+        ("vscode", ".config/Code/User/mcp.json", ".vscode/mcp.json", "servers"),
+        ("codex", ".codex/config.toml", ".codex/config.toml", "mcp_servers"),
+        ("zed", ".config/zed/settings.json", ".zed/settings.json", "context_servers"),
+    ] {
+        for (flags, file) in [(&[][..], file), (&["--project"], project_file)] {
+            let home = tempfile::tempdir().unwrap();
+            let install = |more: &[&str]| {
+                let output = run(Command::new(binary())
+                    .args(["mcp", "install", client])
+                    .args(flags)
+                    .args(more)
+                    .env("HOME", home.path())
+                    .current_dir(home.path()));
+                assert!(output.status.success(), "{client}: {}", text(&output));
+                String::from_utf8(output.stdout).unwrap()
+            };
+            let shown = install(&["--dry-run"]);
+            assert!(fs::read_dir(home.path()).unwrap().next().is_none(), "{client}: written");
+            install(&[]);
+            let written = fs::read_to_string(home.path().join(file)).unwrap();
+            assert_eq!(written, shown, "{client}");
+            let entry = if file.ends_with(".toml") {
+                let all: toml::Value = toml::from_str(&written).unwrap();
+                serde_json::to_value(all[servers]["code-sandboxes"].clone()).unwrap()
+            } else {
+                let all: serde_json::Value = serde_json::from_str(&written).unwrap();
+                all[servers]["code-sandboxes"].clone()
+            };
+            let program = entry["command"].as_str().unwrap();
+            assert!(Path::new(program).is_file() && entry["args"][0] == "mcp", "{client}: {entry}");
+        }
+    }
+}
+
+#[test]
 fn definitions_are_printed_for_providers() {
     let printed = |arguments: &[&str]| {
         let output = run(Command::new(binary()).arg("tools").args(arguments));
