@@ -72,7 +72,7 @@ fn facade(built: &[&Descriptor], metadata: &Metadata) -> String {
 fn cli(chosen: &[&Descriptor], metadata: &Metadata) -> String {
     let from_source = chosen.iter().filter(|one| one.from_source);
     let mut names: Vec<_> = from_source.map(|one| one.feature.clone()).collect();
-    names.push(SERVE.to_owned());
+    names.extend(metadata.features(CLI_PACKAGE).into_iter().filter(|name| name == SERVE));
     names.sort();
     let lines = chosen.iter().map(|one| {
         let of_facade = |name: &str| [format!("{FACADE_PACKAGE}/{name}")];
