@@ -41,7 +41,6 @@ mod interpreter;
 mod plan;
 mod programs;
 mod remote;
-mod scripts;
 mod session_log;
 mod toolbox;
 mod wire;

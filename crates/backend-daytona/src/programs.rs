@@ -16,7 +16,7 @@ use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::shell::{
     AttachedProgram, ProgramOutput, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
-    start_command,
+    start_command, text,
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
@@ -24,7 +24,6 @@ use tokio::time::timeout;
 
 use crate::client_factory::ApiFactory;
 use crate::error::lost;
-use crate::scripts;
 use crate::session_log::follow;
 use crate::toolbox::Toolbox;
 use crate::wire::{PtyControl, Sandbox};
@@ -99,16 +98,16 @@ impl Programs {
         arguments: &[&str],
     ) -> Result<ScriptOutput> {
         let word = random_hex(16);
-        let line = scripts::run(&word, input, output, script, arguments);
+        let line = text::run(&word, input, output, script, arguments);
         let toolbox = self.toolbox(operation)?;
         let executed = background(async move { toolbox.execute(operation, &line).await }).await?;
         let executed = executed?;
-        scripts::answer(operation, &word, executed.result.as_deref().unwrap_or_default())
+        text::answer(operation, &word, executed.result.as_deref().unwrap_or_default())
     }
 
     /// Starts a program in a session that is idle, or a new one.
     async fn start_in_session(self: Arc<Self>, program: ShellProgram) -> Result<AttachedProgram> {
-        let line = scripts::program(&program.env, program.stdin, &program.argv)?;
+        let line = text::program(&program.env, program.stdin, &program.argv)?;
         let toolbox = self.toolbox("start_command")?;
         let (session, command) = self.start_line(&toolbox, &line).await?;
         let (input, reader) = duplex(INPUT_SIZE);
@@ -145,7 +144,8 @@ impl Programs {
         let operation = "start_command";
         let toolbox = self.toolbox(operation)?;
         let file = staging();
-        let text = scripts::program_file(&program.env, &program.argv)?;
+        let words: Vec<&str> = program.argv.iter().map(String::as_str).collect();
+        let text = text::program_file(&program.env, &words)?;
         toolbox.upload_bytes(operation, &file, text).await?;
         let id = format!("code-sandboxes-{}", random_hex(8));
         let connected = timeout(TERMINAL_TIMEOUT, async {

@@ -1,6 +1,6 @@
 //! The output of a command of a session: the log that the toolbox keeps, followed while it is written.
 //!
-//! The log has lines of base64 (see `scripts/session.sh`), each behind three bytes that name its stream. A connection that
+//! The log has lines of base64 (see `sandbox_engine::shell::text`), each behind three bytes that name its stream. A connection that
 //! breaks is opened again: the log then comes from its beginning, and the part that was read is passed over.
 
 use std::collections::VecDeque;

@@ -6,6 +6,7 @@
 #![expect(clippy::result_large_err, reason = "refusals are whole answers here")]
 
 mod cells;
+pub mod cloudflare;
 pub mod daytona;
 mod faults;
 mod serve;

@@ -102,7 +102,10 @@ pub(super) static BACKENDS: [Entry; 8] = [
         description: "Sandboxes of Cloudflare",
         credentials: &[&["CLOUDFLARE_SANDBOX_BASE_URL", "CLOUDFLARE_API_TOKEN"]],
         key_page: Some("https://developers.cloudflare.com/sandbox/"),
-        feature: None,
+        feature: Some("cloudflare"),
+        #[cfg(feature = "cloudflare")]
+        make: Some(|| std::sync::Arc::new(backend_cloudflare::CloudflareBackend::default())),
+        #[cfg(not(feature = "cloudflare"))]
         make: None,
         made: OnceLock::new(),
     },

@@ -12,6 +12,7 @@ mod find;
 mod parse_listing;
 mod process;
 mod sentinel;
+pub mod text;
 
 use std::fmt;
 use std::io;

@@ -1,9 +1,9 @@
-# Runs a program in a session of its own, and prints each piece of its output as a line of base64. The toolbox passes on lines
-# of text and nothing else.
+# Runs a program in a session of its own, and waits for the end of its output.
 #
-# $1 `input` for a standard input, whose pieces are lines of base64 up to a line with a point; then the program.
-input=$1
-shift
+# $1 `lines` for output that passes through a channel of text: each piece is a line of base64; `exact` for output as it is.
+# $2 `input` for a standard input, whose pieces are lines of base64 up to a line with a point; then the program.
+form=$1 input=$2
+shift 2
 for tool in dd base64 tr; do
     command -v "$tool" >/dev/null 2>&1 || {
         echo "the image has no \`$tool\`, which commands need" >&2
@@ -14,6 +14,7 @@ command -v setsid >/dev/null 2>&1 && set -- setsid "$@"
 
 # A longer line would not be written at once, and lines of both streams would be mixed in the log.
 encode() {
+    [ "$form" = lines ] || exec cat
     full=0
     while :; do
         # One read, whatever its size.

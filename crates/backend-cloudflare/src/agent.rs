@@ -1,0 +1,329 @@
+//! The agent in a sandbox: stateful code over the streams of one program there, on a terminal in raw mode.
+//!
+//! A bridge has no other way in both directions. A terminal need not pass on every byte, so each connection begins with a
+//! check of all of them; one that fails makes code `Unsupported`. The agent is resident: it outlives its connection, and keeps
+//! idle contexts for the next client, which may be another process. All handles of this process for one sandbox share the
+//! connection.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use futures_util::{StreamExt as _, stream};
+use sandbox_agent_client::{AgentConnection, AgentReader};
+use sandbox_core::{Error, ErrorKind, PtySize, Result, Secret, random_hex};
+use sandbox_engine::background_runtime::background;
+use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::shell::{AttachedProgram, ProgramOutput, SHELL, ShellHost as _, ShellProgram};
+use sandbox_python::agent::relay_arguments;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
+
+use crate::programs::{ProgramHost, Programs};
+
+/// Makes a terminal raw, and starts the check and the interpreter that leads to the agent.
+const START: &str = include_str!("scripts/agent.sh");
+
+/// Checks that the terminal passes on every byte in both directions.
+const CHECK: &str = include_str!("scripts/check.py");
+
+/// The errors of the last interpreter that led to the agent.
+const ERRORS: &str = "/tmp/.code-sandboxes-agent-errors";
+
+/// Time for the terminal to be checked.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes before the check that are passed over: what a shell prints.
+const MAX_NOISE: usize = 1 << 20;
+
+/// Hint for a sandbox whose image has no interpreter.
+const NEEDS_PYTHON: &str = "put Python 3.9 or later into the image of the Worker's container: Cloudflare's images have it in \
+     the variant whose tag ends in `-python`";
+
+/// Connects to the agent of one sandbox, and connects again when the connection was lost.
+#[derive(Debug)]
+pub(crate) struct AgentLink {
+    programs: Arc<Programs>,
+    /// What the agent knows its clients by.
+    token: Secret,
+    current: AsyncMutex<Option<Arc<AgentConnection>>>,
+    environment: Mutex<Option<BTreeMap<String, String>>>,
+}
+
+/// The links of this process, by bridge and sandbox.
+static LINKS: LazyLock<Mutex<HashMap<(String, String), Weak<AgentLink>>>> =
+    LazyLock::new(Mutex::default);
+
+impl AgentLink {
+    /// Returns the link of this process for a sandbox.
+    pub(crate) fn shared(programs: &Arc<Programs>, bridge: &str, token: Secret) -> Arc<Self> {
+        let key = (bridge.to_owned(), programs.id().to_owned());
+        let mut links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|_, link| link.strong_count() > 0);
+        let known = links.get(&key).and_then(Weak::upgrade);
+        if let Some(link) = known.filter(|link| !link.programs.is_over()) {
+            return link;
+        }
+        let link = Arc::new(Self {
+            programs: Arc::clone(programs),
+            token,
+            current: AsyncMutex::default(),
+            environment: Mutex::default(),
+        });
+        links.insert(key, Arc::downgrade(&link));
+        link
+    }
+
+    /// Returns the connection to the agent, which is started or connected to where there is none.
+    ///
+    /// # Errors
+    /// `Terminated` when the sandbox has ended, `Unsupported` when its image has no Python or its terminal changes bytes.
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<AgentConnection>> {
+        let own = Arc::clone(self);
+        // The connection belongs to the background runtime, which outlives that of a caller.
+        background(async move {
+            let mut current = own.current.lock().await;
+            if let Some(connection) = current.as_ref().filter(|connection| connection.is_open()) {
+                return Ok(Arc::clone(connection));
+            }
+            *current = None;
+            let connection = tokio::select! {
+                connected = own.connect() => Arc::new(connected?),
+                () = own.programs.closed() => return Err(own.programs.lost("connect")),
+            };
+            *current = Some(Arc::clone(&connection));
+            Ok(connection)
+        })
+        .await?
+    }
+
+    async fn connect(&self) -> Result<AgentConnection> {
+        self.read_environment().await?;
+        let (word, nonce) = (random_hex(16), random_hex(16));
+        let mut argv: Vec<String> =
+            [SHELL, "-c", START, "sh", &word, ERRORS, CHECK].map(str::to_owned).into();
+        argv.extend(relay_arguments(&nonce, None));
+        let size = PtySize::default();
+        let program = ShellProgram { argv, env: Vec::new(), stdin: true, terminal: Some(size) };
+        let own = self.programs.own()?;
+        let AttachedProgram { output, mut input, .. } =
+            own.start_on_terminal("connect", program, size).await?;
+        let checked = timeout(CHECK_TIMEOUT, check(output, &mut input, &word)).await;
+        let from = checked.unwrap_or_else(|_| Err(unclean("it did not answer in time")))?;
+        let connected = AgentConnection::connect_resident(from, input, &nonce, &self.token).await;
+        match connected {
+            Ok(connection) => Ok(connection),
+            Err(failed) => Err(self.explain(failed.into()).await),
+        }
+    }
+
+    /// Reads the environment variables of the container.
+    async fn read_environment(&self) -> Result<()> {
+        let known = self.environment.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if known {
+            return Ok(());
+        }
+        let output = self.programs.run("exec cat /proc/self/environ", &[]).await?;
+        let mut environment = self.environment.lock().unwrap_or_else(PoisonError::into_inner);
+        *environment = Some(parse_environment(&output.stdout));
+        Ok(())
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        let environment = self.environment.lock().unwrap_or_else(PoisonError::into_inner);
+        environment.clone().unwrap_or_default()
+    }
+
+    /// Explains why no agent answered.
+    async fn explain(&self, error: Error) -> Error {
+        let told = self.programs.run("cat \"$1\"", &[ERRORS]).await;
+        let told = told.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        let said: String = told.unwrap_or_default().chars().take(2000).collect();
+        if said.contains("agent of another version") {
+            return Error::unsupported("connect", said).with_hint(
+                "use the version of the program that made the sandbox, or terminate the sandbox",
+            );
+        }
+        if said.contains("token is not that") || said.contains("is not a directory of this user") {
+            return Error::new(ErrorKind::PermissionDenied, "connect", said).with_hint(
+                "code in the sandbox may have changed its agent: terminate the sandbox",
+            );
+        }
+        match said.is_empty() {
+            true => error,
+            false => error.with_context("stderr", said),
+        }
+    }
+}
+
+/// Waits for the check of the terminal, and takes part in it. Returns what comes after it.
+async fn check(
+    mut output: ProgramOutput,
+    input: &mut (impl tokio::io::AsyncWrite + Unpin),
+    word: &str,
+) -> Result<AgentReader> {
+    let mut heard = BytesMut::new();
+    let every: Vec<u8> = (0..=255).collect();
+    let broken = |error: Option<io::Error>| {
+        let message = "the terminal that leads to the interpreter was closed";
+        let failed = Error::new(ErrorKind::Unavailable, "connect", message);
+        match error {
+            Some(error) => failed.with_source(error),
+            None => failed,
+        }
+    };
+    let mark = format!("{word} ");
+    let mut is_sent = false;
+    loop {
+        if let Some(at) = memchr::memmem::find(&heard, mark.as_bytes())
+            && let Some(end) = memchr::memchr(b'\n', &heard[at..])
+        {
+            let line = String::from_utf8_lossy(&heard[at + mark.len()..at + end]).into_owned();
+            let rest = at + end + 1;
+            match line.trim() {
+                "ready" if heard.len() >= rest + every.len() => {
+                    let clean = heard[rest..rest + every.len()] == every[..];
+                    if is_sent || !clean {
+                        return Err(unclean("it changes bytes of the output"));
+                    }
+                    drop(heard.split_to(rest + every.len()));
+                    let sent = async {
+                        input.write_all(&every).await?;
+                        input.flush().await
+                    };
+                    sent.await.map_err(|error| broken(Some(error)))?;
+                    is_sent = true;
+                    continue;
+                }
+                "ready" => {}
+                "clean" => {
+                    drop(heard.split_to(rest));
+                    let first = heard.freeze();
+                    let first = (!first.is_empty()).then_some(Ok(first));
+                    let rest = output.map(|piece| piece.map(|(_, data)| data));
+                    return Ok(Box::pin(stream::iter(first).chain(rest)));
+                }
+                "unclean" => return Err(unclean("it changes bytes of the input")),
+                "lacking stty" => {
+                    let message = "the image has no `stty`, which the way to the agent needs";
+                    return Err(Error::unsupported("run_code", message));
+                }
+                _ => {
+                    let message = "the image has no Python 3.9 or later";
+                    return Err(Error::unsupported("run_code", message).with_hint(NEEDS_PYTHON));
+                }
+            }
+        }
+        if heard.len() > MAX_NOISE {
+            return Err(unclean("it prints something else"));
+        }
+        match output.next().await {
+            Some(Ok((_, data))) => heard.extend_from_slice(&data),
+            Some(Err(error)) => return Err(broken(Some(error))),
+            None => return Err(broken(None)),
+        }
+    }
+}
+
+/// Returns the error for a terminal that is no way to an agent.
+fn unclean(why: &str) -> Error {
+    let message = format!("the terminal of this bridge is no way to an interpreter: {why}");
+    Error::unsupported("run_code", message)
+        .with_hint("run the code as a command, such as `python3 -c`")
+}
+
+/// Splits an environment as the kernel shows it. Variables that are no text are left out.
+fn parse_environment(bytes: &[u8]) -> BTreeMap<String, String> {
+    let pair = |entry: &[u8]| {
+        let (name, value) = std::str::from_utf8(entry).ok()?.split_once('=')?;
+        (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+    };
+    let mut all: BTreeMap<_, _> = bytes.split(|byte| *byte == 0).filter_map(pair).collect();
+    // The shell that has read them sets these.
+    ["_", "PWD", "OLDPWD", "SHLVL", "LC_ALL"].iter().for_each(|name| drop(all.remove(*name)));
+    all
+}
+
+/// The interpreters of a sandbox, whatever connection leads to them at the moment.
+#[derive(Debug)]
+pub(crate) struct AgentHost {
+    pub(crate) link: Arc<AgentLink>,
+    pub(crate) programs: Arc<Programs>,
+    /// The context whose interpreter starts here.
+    pub(crate) context: String,
+}
+
+#[async_trait]
+impl ProcessHost for AgentHost {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        ProgramHost(Arc::clone(&self.programs)).spawn(spec).await
+    }
+
+    /// A container may have to start.
+    fn start_allowance(&self) -> Duration {
+        Duration::from_secs(120)
+    }
+
+    async fn start_worker(&self, mut spec: WorkerSpec) -> Result<WorkerIo> {
+        let connection = self.link.connection().await?;
+        let own = std::mem::replace(&mut spec.env, self.link.environment());
+        spec.env.entry("HOME".to_owned()).or_insert_with(|| "/root".to_owned());
+        spec.env.extend(own);
+        connection.start_context(&self.context, spec).await
+    }
+
+    fn kill(&self) {
+        self.programs.end();
+    }
+
+    async fn closed(&self) {
+        self.programs.closed().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// Answers the check as a terminal that does `change` to what passes.
+    async fn checked(word: &str, lines: Vec<Vec<u8>>) -> Result<AgentReader> {
+        let lines = lines.into_iter().map(|line| Ok((0, Bytes::from(line))));
+        let word = word.to_owned();
+        check(Box::pin(stream::iter(lines)), &mut tokio::io::sink(), &word).await
+    }
+
+    #[tokio::test]
+    async fn terminals_that_change_bytes_are_refused() {
+        let every: Vec<u8> = (0..=255).collect();
+        let ready = |bytes: &[u8]| [b"$ noise\r\nw ready\n", bytes].concat();
+        let mut rest = checked("w", vec![ready(&every), b"w clean\nrest".to_vec()]).await.unwrap();
+        assert_eq!(&rest.next().await.unwrap().unwrap()[..], b"rest");
+        let mut changed = every.clone();
+        changed[10] = 13;
+        for (lines, why) in [
+            (vec![ready(&changed)], "output"),
+            (vec![ready(&every), b"w unclean\n".to_vec()], "input"),
+            (vec![b"w lacking python\n".to_vec()], "Python 3.9"),
+        ] {
+            let error = checked("w", lines).await.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.message().contains(why), "{error:?}");
+        }
+        let error = checked("w", vec![b"$ ".to_vec()]).await.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn environments_are_split_at_nul() {
+        let parsed = parse_environment(b"A=1\0B=x=y\0PWD=/\0=bad\0C=\xff\0E=\0");
+        let expected = [("A", "1"), ("B", "x=y"), ("E", "")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(parsed, BTreeMap::from(expected));
+    }
+}

@@ -1,0 +1,304 @@
+//! One sandbox: every verb.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandbox_cloud::{Connections, check_lifetime};
+use sandbox_core::{
+    CallContext, Capabilities, CodeOps, CommandOps, Context, ContextSpec, CreateSpec, EventStream,
+    FileOps, Instance, Life, LogStream, MAX_DURATION, Metrics, PackageOps, PortOps, Result,
+    RunCode, SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps, Tags, Tool,
+    TunnelInfo, Variant,
+};
+use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
+use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
+use sandbox_engine::{InstanceHooks, Packages, SandboxBase, SandboxBaseSpec, StandardInstance};
+use serde_json::{Map, Value};
+use tokio::sync::OnceCell;
+
+use crate::agent::{AgentHost, AgentLink};
+use crate::capabilities::capabilities;
+use crate::error::unsupported;
+use crate::files::CloudflareFiles;
+use crate::programs::ProgramHost;
+use crate::remote::{self, Handle};
+use crate::snapshots;
+
+/// Commands, files, packages, and code by the agent.
+type Programs = StandardInstance<CloudflareHooks>;
+
+/// Differences of these sandboxes from those of this computer.
+#[derive(Debug)]
+pub(crate) struct CloudflareHooks {
+    link: Arc<AgentLink>,
+}
+
+#[async_trait]
+impl InstanceHooks for CloudflareHooks {
+    fn system_packages_hint(names: &[String]) -> String {
+        let names = names.join(" ");
+        format!(
+            "run what installs them as a command, such as `apt-get install -y {names}`, or put them into the image of the \
+             Worker's container"
+        )
+    }
+
+    async fn metrics(instance: &StandardInstance<Self>) -> Result<Metrics> {
+        instance.kind.link.connection().await?.usage().metrics().await
+    }
+}
+
+/// One sandbox. Its verbs do not look whether it has ended: [`open`] does that for all of them.
+#[derive(Debug)]
+struct CloudflareInstance {
+    programs: Programs,
+    handle: Arc<Handle>,
+    /// Done once the contexts that the agent has kept are known.
+    kept: OnceCell<()>,
+}
+
+/// Opens a sandbox with that working directory, whose programs have the variables of the specification.
+///
+/// # Errors
+/// `Protocol` for an id that is none.
+pub(crate) fn open(handle: Arc<Handle>, cwd: &str, spec: &CreateSpec) -> Result<Arc<dyn Instance>> {
+    let programs = programs(&handle, cwd, spec)?;
+    let (kept, lifetime) = (OnceCell::new(), Arc::clone(&handle));
+    Ok(check_lifetime(Arc::new(CloudflareInstance { programs, handle, kept }), lifetime))
+}
+
+fn programs(handle: &Handle, cwd: &str, spec: &CreateSpec) -> Result<Programs> {
+    let info = remote::info(handle);
+    let mut create = CreateSpec::default();
+    // The handle ends the sandbox.
+    create.lifetime = Some(MAX_DURATION);
+    create.output_limit = spec.output_limit;
+    let secrets = spec.secrets.iter();
+    let mut env = spec.env.clone();
+    env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));
+    let base = SandboxBaseSpec {
+        variant: Variant::CLOUDFLARE,
+        capabilities: capabilities(),
+        create: &create,
+        isolation: info.isolation.unwrap_or_default(),
+        env: env.clone(),
+        cwd: cwd.to_owned(),
+    };
+    let (programs, link) = (&handle.programs, &handle.link);
+    let host: Arc<dyn ProcessHost> = Arc::new(ProgramHost(Arc::clone(programs)));
+    let files: Arc<dyn FileSystem> = Arc::new(CloudflareFiles::new(programs, link, cwd));
+    let ended = Arc::clone(handle.end_reason());
+    let mut base = SandboxBase::remote_with_end(Arc::clone(&ended), host, Some(files), base);
+    base.id = info.id.parse::<SandboxId>()?;
+    let packages = format!("{}/.packages", cwd.trim_end_matches('/'));
+    base.packages = Some(Packages::inside("python3".into(), packages, Vec::new()));
+    let worker = WorkerSpec { env, cwd: cwd.to_owned() };
+    let (programs, own) = (Arc::clone(programs), Arc::clone(link));
+    let host_of = move |context: &str| -> Arc<dyn ProcessHost> {
+        let (programs, link) = (Arc::clone(&programs), Arc::clone(&own));
+        Arc::new(AgentHost { link, programs, context: context.to_owned() })
+    };
+    let contexts = Contexts::with(Variant::CLOUDFLARE, "python", ended, worker, host_of);
+    let kind = CloudflareHooks { link: Arc::clone(link) };
+    Ok(StandardInstance { base, contexts, kind })
+}
+
+impl Drop for CloudflareInstance {
+    fn drop(&mut self) {
+        self.handle.release();
+    }
+}
+
+impl Instance for CloudflareInstance {
+    fn info(&self) -> SandboxInfo {
+        remote::info(&self.handle)
+    }
+
+    fn status(&self) -> SandboxStatus {
+        remote::info(&self.handle).status
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities()
+    }
+
+    fn life(&self) -> &dyn Life {
+        self
+    }
+
+    fn code(&self) -> Result<&dyn CodeOps> {
+        Ok(self)
+    }
+
+    fn commands(&self) -> Result<&dyn CommandOps> {
+        self.programs.commands()
+    }
+
+    fn files(&self) -> Result<&dyn FileOps> {
+        self.programs.files()
+    }
+
+    fn packages(&self) -> Result<&dyn PackageOps> {
+        self.programs.packages()
+    }
+
+    fn snapshots(&self) -> Result<&dyn SnapshotOps> {
+        Ok(self)
+    }
+
+    fn ports(&self) -> Result<&dyn PortOps> {
+        Ok(self)
+    }
+}
+
+impl CloudflareInstance {
+    /// Returns the verbs of code. What the agent of a sandbox that was attached to has kept is looked up first.
+    async fn code_ops(&self) -> Result<&dyn CodeOps> {
+        if self.handle.is_attached() {
+            self.kept.get_or_try_init(|| self.find_kept()).await?;
+        }
+        self.programs.code()
+    }
+
+    async fn find_kept(&self) -> Result<()> {
+        let kept = self.handle.link.connection().await?.kept_contexts().await?;
+        for id in kept.into_iter().filter(|id| id != DEFAULT_CONTEXT) {
+            let mut context = ContextSpec::default();
+            context.id = Some(id);
+            self.programs.contexts.create(context)?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl CodeOps for CloudflareInstance {
+    async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
+        self.code_ops().await?.run_code(call, request).await
+    }
+
+    async fn create_context(&self, call: &CallContext, spec: ContextSpec) -> Result<Context> {
+        self.code_ops().await?.create_context(call, spec).await
+    }
+
+    async fn list_contexts(&self, call: &CallContext) -> Result<Vec<Context>> {
+        self.code_ops().await?.list_contexts(call).await
+    }
+
+    async fn restart_context(&self, call: &CallContext, id: &str) -> Result<()> {
+        self.code_ops().await?.restart_context(call, id).await
+    }
+
+    async fn delete_context(&self, call: &CallContext, id: &str) -> Result<()> {
+        self.code_ops().await?.delete_context(call, id).await
+    }
+
+    async fn get_variable(
+        &self,
+        call: &CallContext,
+        context: Option<&str>,
+        name: &str,
+    ) -> Result<Value> {
+        self.code_ops().await?.get_variable(call, context, name).await
+    }
+
+    async fn set_variables(
+        &self,
+        call: &CallContext,
+        context: Option<&str>,
+        values: Map<String, Value>,
+    ) -> Result<()> {
+        self.code_ops().await?.set_variables(call, context, values).await
+    }
+
+    fn is_executing(&self, context: Option<&str>) -> bool {
+        self.programs.code().is_ok_and(|code| code.is_executing(context))
+    }
+
+    async fn interrupt(&self, call: &CallContext, context: Option<&str>) -> Result<bool> {
+        self.code_ops().await?.interrupt(call, context).await
+    }
+
+    async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()> {
+        self.code_ops().await?.register_tool(call, tool).await
+    }
+}
+
+#[async_trait]
+impl Life for CloudflareInstance {
+    async fn reset(&self, call: &CallContext) -> Result<()> {
+        self.programs.life().reset(call).await
+    }
+
+    async fn set_tags(&self, _: &CallContext, tags: Tags) -> Result<()> {
+        self.handle.change_record(|record| record.tags = tags);
+        Ok(())
+    }
+
+    async fn set_lifetime(&self, _: &CallContext, _: Duration) -> Result<()> {
+        Err(unsupported("set_lifetime").with_hint(
+            "nothing at the bridge ends a sandbox at a time: terminate it when it is done",
+        ))
+    }
+
+    async fn pause(&self, _: &CallContext) -> Result<()> {
+        Err(unsupported("pause"))
+    }
+
+    async fn resume(&self, _: &CallContext) -> Result<()> {
+        Err(unsupported("resume"))
+    }
+
+    async fn terminate(&self, _: &CallContext) -> Result<()> {
+        self.handle.end("terminate", false).await
+    }
+
+    async fn kill(&self, _: &CallContext) -> Result<()> {
+        self.handle.end("kill", false).await
+    }
+
+    async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {
+        Err(unsupported("fork"))
+    }
+
+    async fn metrics(&self, call: &CallContext) -> Result<Metrics> {
+        self.programs.life().metrics(call).await
+    }
+
+    async fn logs(&self, _: &CallContext, _: bool) -> Result<LogStream> {
+        Err(unsupported("logs"))
+    }
+}
+
+#[async_trait]
+impl SnapshotOps for CloudflareInstance {
+    async fn create_snapshot(
+        &self,
+        call: &CallContext,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo> {
+        snapshots::take(&self.handle, call, name, description).await
+    }
+
+    async fn restore_snapshot(&self, _: &CallContext, _: &str) -> Result<SnapshotInfo> {
+        Err(snapshots::no_way_back())
+    }
+}
+
+#[async_trait]
+impl PortOps for CloudflareInstance {
+    async fn expose_port(&self, call: &CallContext, port: u16) -> Result<TunnelInfo> {
+        sandbox_engine::check_port(port)?;
+        let api = self.handle.factory.api("expose_port", Connections::Shared)?;
+        let tunnel = api.tunnel(call, self.handle.local_id(), port).await?;
+        let protocol = if tunnel.url.starts_with("http:") { "http" } else { "https" };
+        Ok(TunnelInfo {
+            port,
+            url: tunnel.url,
+            protocol: protocol.to_owned(),
+            ..TunnelInfo::default()
+        })
+    }
+}

@@ -1,0 +1,601 @@
+//! Programs of a sandbox, through the bridge: scripts, commands, and their input.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, stream};
+use sandbox_cloud::{Connections, StateStore};
+use sandbox_core::{ByteStream, CallContext, Error, ErrorKind, PtySize, Result, random_hex};
+use sandbox_engine::background_runtime::{self, background};
+use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::shell::text::{self, Form};
+use sandbox_engine::shell::{
+    AttachedProgram, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
+    start_command,
+};
+use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+use tokio::sync::watch;
+
+use crate::api::{Api, Generation};
+use crate::client_factory::ApiFactory;
+use crate::error::{container_lost, lost};
+use crate::output::{of_exec, of_process};
+use crate::records::{self, SandboxRecord};
+use crate::terminal::Terminal;
+
+/// Bytes of input that are sent at once, and of content that a command line has. The whole line of an `exec` is one argument
+/// of a shell, of at most 128 KiB.
+const INPUT_SIZE: usize = 32 << 10;
+const MAX_LINE: usize = 48 << 10;
+const MAX_ARGUMENTS: usize = 96 << 10;
+
+/// Bytes of a file that are sent at once. The bridge takes files of at most 32 MiB.
+const FILE_SIZE: usize = 16 << 20;
+
+/// Largest output of a script.
+const MAX_OUTPUT: usize = 96 << 20;
+
+/// A file that is there as long as a container is: one that was started again has lost it.
+macro_rules! mark {
+    () => {
+        "/tmp/.code-sandboxes-container"
+    };
+}
+
+/// The line of a container that was started again.
+const LOST: &[u8] = b"code-sandboxes: lost";
+
+/// Runs a program in a container that has lost nothing. Its arguments: a FIFO for the input or `-`, then the program.
+const GUARD: &str = concat!(
+    "[ -e ",
+    mark!(),
+    " ] || { echo 'code-sandboxes: lost' >&2; exit 0; }; fifo=$1; shift; ",
+    "[ \"$fifo\" = - ] || { mkfifo \"$fifo\" || exit 1; exec <>\"$fifo\"; }; exec \"$@\""
+);
+
+/// Makes the working directory, and marks the container.
+const PREPARE: &str = concat!("mkdir -p -- \"$1\" && : >", mark!());
+
+/// Runs a program with that text of base64 as its input.
+const INLINE: &str = "data=$1; shift; printf %s \"$data\" | base64 -d | \"$@\"";
+
+/// Writes a line to a FIFO, which is removed with its last line.
+const PASS_ON: &str =
+    "[ -p \"$1\" ] || exit 3; printf '%s\\n' \"$2\" >\"$1\"; [ -z \"$3\" ] || rm -f \"$1\"";
+
+/// Appends a file to another one.
+const APPEND: &str = "cat \"$1\" >>\"$2\" && rm -f \"$1\"";
+
+/// The programs of one sandbox. All requests are sent from the background runtime, which outlives that of a caller.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    factory: ApiFactory,
+    id: String,
+    /// The working directory.
+    cwd: String,
+    records: StateStore<SandboxRecord>,
+    /// The open terminals, by their ids here.
+    pub(crate) terminals: Mutex<HashMap<String, Terminal>>,
+    /// The container was started again while this handle had it.
+    lost: AtomicBool,
+    over: watch::Sender<bool>,
+    own: Weak<Self>,
+}
+
+/// The input of a script.
+enum Input {
+    Nothing,
+    Inline(String),
+    File(String),
+}
+
+impl Programs {
+    pub(crate) fn new(factory: &ApiFactory, id: &str, cwd: &str) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            // Connections belong to one runtime, and these to the background.
+            factory: factory.apart(),
+            id: id.to_owned(),
+            cwd: cwd.to_owned(),
+            records: records::sandboxes(&factory.config),
+            terminals: Mutex::default(),
+            lost: AtomicBool::new(false),
+            over: watch::Sender::new(false),
+            own: Weak::clone(own),
+        })
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Ends what waits for the sandbox: it has ended.
+    pub(crate) fn end(&self) {
+        self.over.send_replace(true);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Returns true when the container was started again while this handle had it.
+    pub(crate) fn has_lost_container(&self) -> bool {
+        self.lost.load(Ordering::SeqCst)
+    }
+
+    /// Returns the bridge, for requests from the background runtime.
+    pub(crate) fn api(&self, operation: &'static str) -> Result<Api> {
+        self.factory.api(operation, Connections::Shared)
+    }
+
+    pub(crate) fn own(&self) -> Result<Arc<Self>> {
+        self.own.upgrade().ok_or_else(|| self.lost("command"))
+    }
+
+    /// Starts the container, makes the working directory and marks the container as known.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a directory that cannot be made; what kept the container from starting.
+    pub(crate) async fn prepare(&self, operation: &'static str) -> Result<()> {
+        let own = self.own()?;
+        let made = background(async move {
+            let cwd = own.cwd.clone();
+            own.run_script(operation, Input::Nothing, PREPARE.to_owned(), vec![cwd], false).await
+        });
+        let made = made.await??;
+        if made.status == 0 {
+            return Ok(());
+        }
+        let message =
+            format!("cannot be made in the sandbox, got {:?}: {}", self.cwd, made.last_error());
+        Err(Error::invalid("working_dir", message))
+    }
+
+    /// Mounts a bucket.
+    pub(crate) async fn mount(&self, mount: serde_json::Value) -> Result<()> {
+        let own = self.own()?;
+        background(async move { own.api("create")?.mount(&own.id, &mount).await }).await?
+    }
+
+    /// Takes note that the container was started again. Returns the error that says so.
+    fn note_loss(&self, operation: &'static str) -> BoxFuture<'_, Error> {
+        Box::pin(async move {
+            if self.records.directory().is_some() && self.records.read(&self.id).is_none() {
+                // Ended by another handle: the request has started a container that nothing needs.
+                self.end();
+                if let Ok(api) = self.api(operation) {
+                    let _ = api.delete(&CallContext::new(), operation, &self.id).await;
+                }
+                return self.lost(operation);
+            }
+            tracing::warn!(id = self.id, "the container was started again, and has lost its files");
+            self.lost.store(true, Ordering::SeqCst);
+            self.records.change(&self.id, &SandboxRecord::default(), |record| record.lost = true);
+            self.prepare(operation).await.err().unwrap_or_else(|| container_lost(operation))
+        })
+    }
+
+    /// Runs a program without a shell of ours around it.
+    async fn output(
+        self: &Arc<Self>,
+        operation: &'static str,
+        argv: &[&str],
+        env: &BTreeMap<&str, &str>,
+    ) -> Result<(String, ProgramOutput)> {
+        let api = self.api(operation)?;
+        match api.generation(operation).await? {
+            Generation::Exec => {
+                let body = api.exec(operation, &self.id, argv).await?.into_bytes();
+                Ok((random_hex(8), of_exec(body)))
+            }
+            Generation::Processes => {
+                let process = api.start(operation, &self.id, argv, env).await?;
+                Ok((process.id.clone(), of_process(Arc::clone(self), process.id)))
+            }
+        }
+    }
+
+    /// Runs a script in the container. `is_guarded`: one that was started again is an error.
+    async fn run_script(
+        self: Arc<Self>,
+        operation: &'static str,
+        input: Input,
+        script: String,
+        arguments: Vec<String>,
+        is_guarded: bool,
+    ) -> Result<ScriptOutput> {
+        let word = random_hex(16);
+        let (data, file) = match &input {
+            Input::Nothing => (None, ""),
+            Input::Inline(data) => (Some(data.as_str()), "-"),
+            Input::File(file) => (None, file.as_str()),
+        };
+        let mut words = if is_guarded { vec![SHELL, "-c", GUARD, "sh", "-"] } else { Vec::new() };
+        if let Some(data) = data {
+            words.extend([SHELL, "-c", INLINE, "sh", data]);
+        }
+        words.extend([SHELL, "-c", text::RUN, "sh", &word, file, "", &script]);
+        words.extend(arguments.iter().map(String::as_str));
+        let generation = self.api(operation)?.generation(operation).await?;
+        let (_, mut output) = self.output(operation, &words, &BTreeMap::new()).await?;
+        let mut found = [Vec::new(), Vec::new()];
+        while let Some(piece) = output.next().await {
+            let (stream, data) = piece
+                .map_err(|error| lost(operation, "a program of the sandbox").with_source(error))?;
+            if found[stream].len() + data.len() > MAX_OUTPUT {
+                let message = "a program of the sandbox has written more than 64 MiB";
+                return Err(Error::new(ErrorKind::ResourceExhausted, operation, message));
+            }
+            found[stream].extend_from_slice(&data);
+        }
+        let [stdout, stderr] = found;
+        if is_guarded && stderr.starts_with(LOST) {
+            return Err(self.note_loss(operation).await);
+        }
+        match generation {
+            Generation::Exec if !stdout.is_empty() => {
+                text::decoded_answer(operation, &word, &stdout)
+            }
+            Generation::Exec => text::answer(operation, &word, &String::from_utf8_lossy(&stderr)),
+            Generation::Processes => {
+                let told = if stdout.is_empty() { &stderr } else { &stdout };
+                text::answer(operation, &word, &String::from_utf8_lossy(told))
+            }
+        }
+    }
+
+    /// Runs a script in the background runtime, without input.
+    async fn run_in_background(
+        &self,
+        operation: &'static str,
+        script: &str,
+        arguments: &[&str],
+    ) -> Result<ScriptOutput> {
+        let own = self.own()?;
+        let script = script.to_owned();
+        let arguments = owned(arguments);
+        background(own.run_script(operation, Input::Nothing, script, arguments, true)).await?
+    }
+
+    async fn start_program(self: Arc<Self>, program: ShellProgram) -> Result<AttachedProgram> {
+        let operation = "start_command";
+        let api = self.api(operation)?;
+        let form = match api.generation(operation).await? {
+            Generation::Exec => Form::Lines,
+            Generation::Processes => Form::Exact,
+        };
+        let fifo = match program.stdin {
+            true => format!("/tmp/.sandbox-{}", random_hex(8)),
+            false => "-".to_owned(),
+        };
+        let mut argv = vec![SHELL, "-c", GUARD, "sh", &fifo];
+        argv.extend(text::program_words(form, program.stdin, &program.argv));
+        let size: usize = argv.iter().map(|word| word.len()).sum();
+        // Variables of an `exec` travel in a file: a command line is in the list of processes.
+        let (env, in_file, max) = match form {
+            Form::Lines => (BTreeMap::new(), &program.env[..], MAX_LINE),
+            Form::Exact => {
+                let env = program.env.iter().map(|(name, value)| (&**name, &**value));
+                (env.collect(), &[][..], MAX_ARGUMENTS)
+            }
+        };
+        let (id, mut output) = if in_file.is_empty() && size <= max {
+            self.output(operation, &argv, &env).await?
+        } else {
+            let file = staging();
+            let content = text::program_file(in_file, &argv)?;
+            api.put(operation, &self.id, &file, content).await?;
+            self.output(operation, &[SHELL, &file], &env).await?
+        };
+        // The first output is the report of the start, or of a container that was started again.
+        let first = output.next().await;
+        if let Some(Ok((1, data))) = &first
+            && data.starts_with(LOST)
+        {
+            return Err(self.note_loss(operation).await);
+        }
+        let output: ProgramOutput = Box::pin(stream::iter(first).chain(output));
+        let (input, reader) = duplex(INPUT_SIZE);
+        if program.stdin {
+            tokio::spawn(feed(self, fifo, reader));
+        }
+        Ok(AttachedProgram { id, output, input: Box::pin(input) })
+    }
+
+    /// Sends a file, in parts that the bridge takes. Returns its size.
+    async fn upload(
+        self: &Arc<Self>,
+        operation: &'static str,
+        file: &str,
+        mut part: BytesMut,
+        mut content: ByteStream,
+    ) -> Result<u64> {
+        let (mut size, mut is_first, mut is_last) = (part.len() as u64, true, false);
+        while !is_last {
+            match content.next().await.transpose()? {
+                Some(chunk) => {
+                    size += chunk.len() as u64;
+                    part.extend_from_slice(&chunk);
+                }
+                None => is_last = true,
+            }
+            while part.len() >= FILE_SIZE || is_last && !part.is_empty() {
+                let bytes = part.split_to(part.len().min(FILE_SIZE)).freeze();
+                self.append(operation, file, bytes, is_first).await?;
+                is_first = false;
+            }
+        }
+        Ok(size)
+    }
+
+    /// Writes a part of a file, which is the first one or is appended.
+    async fn append(
+        self: &Arc<Self>,
+        operation: &'static str,
+        file: &str,
+        part: Bytes,
+        is_first: bool,
+    ) -> Result<()> {
+        let api = self.api(operation)?;
+        if is_first {
+            return api.put(operation, &self.id, file, part).await;
+        }
+        let next = staging();
+        api.put(operation, &self.id, &next, part).await?;
+        let (own, arguments) = (Arc::clone(self), vec![next, file.to_owned()]);
+        let (script, input) = (APPEND.to_owned(), Input::Nothing);
+        let appended = own.run_script(operation, input, script, arguments, true).await?;
+        match appended.status {
+            0 => Ok(()),
+            _ => {
+                let message = appended.last_error();
+                Err(Error::new(ErrorKind::ResourceExhausted, operation, message))
+            }
+        }
+    }
+
+    /// Removes a file that was staged, in the background.
+    fn unstage(self: &Arc<Self>, file: String) {
+        let own = Arc::clone(self);
+        background_runtime::spawn(async move {
+            let (script, input) = ("rm -f \"$1\"".to_owned(), Input::Nothing);
+            let removed = own.run_script("files", input, script, vec![file], true).await;
+            if let Err(error) = removed {
+                tracing::debug!(%error, "a temporary file may be left in the sandbox");
+            }
+        });
+    }
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Returns a name for a temporary file. The bridge takes files below the workspace alone.
+pub(crate) fn staging() -> String {
+    format!("/workspace/.sandbox-{}", random_hex(8))
+}
+
+/// Passes the input of a command on, and its end.
+async fn feed(programs: Arc<Programs>, fifo: String, mut from: DuplexStream) {
+    let mut buffer = vec![0; INPUT_SIZE];
+    let mut sent = Ok(());
+    while sent.is_ok() {
+        match from.read(&mut buffer).await {
+            Ok(count) if count > 0 => {
+                let line = STANDARD.encode(&buffer[..count]);
+                sent = pass_on(&programs, &fifo, &line, "").await;
+            }
+            _ => break,
+        }
+    }
+    if let Err(error) = sent.and(pass_on(&programs, &fifo, ".", "last").await) {
+        tracing::debug!(%error, "the input of a command has ended early");
+    }
+}
+
+async fn pass_on(programs: &Arc<Programs>, fifo: &str, line: &str, last: &str) -> Result<()> {
+    let operation = "write_stdin";
+    let argv = [SHELL, "-c", PASS_ON, "sh", fifo, line, last];
+    let (_, mut output) = programs.output(operation, &argv, &BTreeMap::new()).await?;
+    while let Some(piece) = output.next().await {
+        piece.map_err(|error| lost(operation, "a command").with_source(error))?;
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl ShellHost for Programs {
+    async fn start(
+        &self,
+        operation: &'static str,
+        program: ShellProgram,
+    ) -> Result<AttachedProgram> {
+        let own = self.own()?;
+        background(async move {
+            match program.terminal {
+                None => own.start_program(program).await,
+                Some(size) => own.start_on_terminal(operation, program, size).await,
+            }
+        })
+        .await?
+    }
+
+    /// Returns nothing: the bridge knows the status of the shell around a program.
+    async fn status(&self, _id: &str) -> Option<i64> {
+        None
+    }
+
+    async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
+        self.resize_terminal(id, size).await
+    }
+
+    async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
+        self.run_in_background("tool", script, arguments).await
+    }
+
+    async fn feed(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        mut content: ByteStream,
+    ) -> Result<(ScriptOutput, u64)> {
+        let operation = "write_file";
+        let (own, script, arguments) = (self.own()?, script.to_owned(), owned(arguments));
+        background(async move {
+            let mut first = BytesMut::new();
+            while first.len() <= INPUT_SIZE {
+                let Some(chunk) = content.next().await.transpose()? else {
+                    let (size, data) = (first.len() as u64, Input::Inline(STANDARD.encode(&first)));
+                    let output = own.run_script(operation, data, script, arguments, true).await?;
+                    return Ok((output, size));
+                };
+                first.extend_from_slice(&chunk);
+            }
+            let file = staging();
+            let staged = Staged { programs: Arc::clone(&own), file: Some(file.clone()) };
+            let size = own.upload(operation, &file, first, content).await?;
+            let input = Input::File(file);
+            let output = own.run_script(operation, input, script, arguments, true).await?;
+            staged.done();
+            Ok((output, size))
+        })
+        .await?
+    }
+
+    async fn stream(
+        &self,
+        operation: &'static str,
+        script: &str,
+        arguments: &[&str],
+    ) -> Result<Box<dyn ScriptStream>> {
+        let (own, script, arguments) = (self.own()?, script.to_owned(), owned(arguments));
+        let started = background(async move {
+            let form = match own.api(operation)?.generation(operation).await? {
+                Generation::Exec => Form::Lines,
+                Generation::Processes => Form::Exact,
+            };
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let mut argv = vec![SHELL, "-c", GUARD, "sh", "-"];
+            argv.extend(text::stream_words(form, &script, &arguments));
+            let (_, output) = own.output(operation, &argv, &BTreeMap::new()).await?;
+            let stderr = Vec::new();
+            Ok::<_, Error>(StreamedScript { operation, programs: own, output, stderr })
+        });
+        Ok(Box::new(started.await??))
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) {
+        background_runtime::spawn(work);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_over()
+    }
+
+    async fn closed(&self) {
+        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+
+    fn lost(&self, operation: &'static str) -> Error {
+        if self.is_over() {
+            return Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
+        }
+        lost(operation, "the command")
+    }
+}
+
+/// Removes a staged file when it is dropped, unless that was done.
+struct Staged {
+    programs: Arc<Programs>,
+    file: Option<String>,
+}
+
+impl Staged {
+    fn done(mut self) {
+        self.file = None;
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.programs.unstage(file);
+        }
+    }
+}
+
+/// A script whose output is passed on while it runs.
+struct StreamedScript {
+    operation: &'static str,
+    programs: Arc<Programs>,
+    output: ProgramOutput,
+    stderr: Vec<u8>,
+}
+
+#[async_trait]
+impl ScriptStream for StreamedScript {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        while let Some(piece) = self.output.next().await {
+            match piece {
+                Ok((0, data)) => return Ok(Some(data)),
+                Ok((_, data)) if self.stderr.len() < INPUT_SIZE => {
+                    self.stderr.extend_from_slice(&data);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    return Err(lost(self.operation, "the sandbox").with_source(error));
+                }
+            }
+        }
+        if self.stderr.starts_with(LOST) {
+            let programs = Arc::clone(&self.programs);
+            return Err(programs.note_loss(self.operation).await);
+        }
+        Ok(None)
+    }
+
+    async fn finish(&mut self) -> Result<ScriptOutput> {
+        text::ended_stream(&self.stderr).ok_or_else(|| {
+            let told: String = String::from_utf8_lossy(&self.stderr).chars().take(200).collect();
+            let message = format!("the sandbox answered {told:?}");
+            Error::new(ErrorKind::Protocol, self.operation, message)
+        })
+    }
+}
+
+/// Commands of a sandbox. Interpreters are started through the agent.
+#[derive(Debug)]
+pub(crate) struct ProgramHost(pub(crate) Arc<Programs>);
+
+#[async_trait]
+impl ProcessHost for ProgramHost {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        let shell: Arc<dyn ShellHost> = Arc::<Programs>::clone(&self.0);
+        start_command(&shell, spec).await
+    }
+
+    /// A container may have to start.
+    fn start_allowance(&self) -> Duration {
+        Duration::from_secs(120)
+    }
+
+    async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
+        Err(Error::unsupported("start_interpreter", "interpreters belong to contexts"))
+    }
+
+    /// Ends what waits here. The sandbox itself is ended through the bridge.
+    fn kill(&self) {
+        self.0.end();
+    }
+
+    async fn closed(&self) {
+        ShellHost::closed(&*self.0).await;
+    }
+}

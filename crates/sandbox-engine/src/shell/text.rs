@@ -1,0 +1,266 @@
+//! Programs and scripts over a channel that passes on lines of text alone: their bytes travel as base64.
+
+use std::collections::VecDeque;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use sandbox_core::{Error, ErrorKind, Result};
+
+use super::{SHELL, ScriptOutput};
+
+/// Script that runs another one and encodes its answer. Its arguments are those of [`run`].
+pub const RUN: &str = include_str!("text/run.sh");
+
+/// Script that runs a program and passes on its output. Its arguments are those of [`program_words`].
+const PROGRAM: &str = include_str!("text/program.sh");
+
+/// Script that runs another one and passes on its output. Its arguments are those of [`stream_words`].
+const STREAM: &str = include_str!("text/stream.sh");
+
+/// The form in which the output of a program passes through a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Lines of base64, which [`Lines`] puts together.
+    Lines,
+    /// The bytes as they are.
+    Exact,
+}
+
+/// Returns a word as every shell reads it.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Returns a command line of these words.
+pub fn line(words: &[&str]) -> String {
+    words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the command line that runs a script. `input` and `output` are files, or empty.
+pub fn run(word: &str, input: &str, output: &str, script: &str, arguments: &[&str]) -> String {
+    let mut words = vec![SHELL, "-c", RUN, "sh", word, input, output, script];
+    words.extend(arguments);
+    line(&words)
+}
+
+/// Returns the command line of a session that starts a program. Variables are set by the shell itself, so that no list of
+/// processes shows them.
+///
+/// # Errors
+/// `InvalidArgument` for a variable that no shell can set.
+pub fn program(env: &[(String, String)], has_input: bool, argv: &[String]) -> Result<String> {
+    Ok(format!("( {}exec {} )", exports(env)?, line(&program_words(Form::Lines, has_input, argv))))
+}
+
+/// Returns the words that run a program in a session of its own. Input comes in lines of base64, up to a line with a point.
+pub fn program_words(form: Form, has_input: bool, argv: &[String]) -> Vec<&str> {
+    let form = if form == Form::Lines { "lines" } else { "exact" };
+    let input = if has_input { "input" } else { "none" };
+    let mut words = vec![SHELL, "-c", PROGRAM, "sh", form, input];
+    words.extend(argv.iter().map(String::as_str));
+    words
+}
+
+/// Returns the lines of a file that removes itself, sets variables and becomes a program.
+///
+/// # Errors
+/// As [`program`].
+pub fn program_file(env: &[(String, String)], words: &[&str]) -> Result<String> {
+    Ok(format!("rm -f \"$0\"\n{}exec {}\n", exports(env)?, line(words)))
+}
+
+fn exports(env: &[(String, String)]) -> Result<String> {
+    let is_name = |name: &str| {
+        let mut chars = name.chars();
+        chars.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+            && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    if let Some((name, _)) = env.iter().find(|(name, _)| !is_name(name)) {
+        return Err(Error::invalid(
+            "env",
+            format!(
+                "has the name {name:?}; variables of commands have names here of letters, digits and `_`"
+            ),
+        ));
+    }
+    let set = |(name, value): &(String, String)| format!("export {name}={}; ", quote(value));
+    Ok(env.iter().map(set).collect())
+}
+
+/// Reads the answer of [`run`].
+///
+/// # Errors
+/// `Unsupported` for an image without the tools; `Protocol` for an answer of another form.
+pub fn answer(operation: &'static str, word: &str, text: &str) -> Result<ScriptOutput> {
+    if text.trim() == format!("{word} base64") {
+        let message = "the image has no `base64`, which files and commands need";
+        return Err(Error::unsupported(operation, message)
+            .with_context("missing", "base64")
+            .with_hint("put the usual tools (coreutils) into the image"));
+    }
+    let malformed = || {
+        let shown: String = text.trim().chars().take(200).collect();
+        Error::new(ErrorKind::Protocol, operation, format!("the sandbox answered {shown:?}"))
+    };
+    decoded_answer(operation, word, &STANDARD.decode(text.trim()).map_err(|_| malformed())?)
+}
+
+/// Reads the answer of [`run`], where its base64 is decoded already.
+///
+/// # Errors
+/// As [`answer`].
+pub fn decoded_answer(operation: &'static str, word: &str, decoded: &[u8]) -> Result<ScriptOutput> {
+    let malformed = || {
+        let message = "the sandbox answered something else than the output of a script";
+        Error::new(ErrorKind::Protocol, operation, message)
+    };
+    let mark = format!("\n{word} ");
+    let at = memchr::memmem::rfind(decoded, mark.as_bytes()).ok_or_else(malformed)?;
+    let errors = &decoded[at + mark.len()..];
+    let status_at = memchr::memmem::rfind(errors, b"\nstatus ").ok_or_else(malformed)?;
+    let status = String::from_utf8_lossy(&errors[status_at + 8..]);
+    Ok(ScriptOutput {
+        status: status.trim().parse().map_err(|_| malformed())?,
+        stdout: decoded[..at].to_vec(),
+        stderr: errors[..status_at].to_vec(),
+    })
+}
+
+/// Puts the lines of one stream together, in the form [`Form::Lines`].
+#[derive(Debug, Default)]
+pub struct Lines {
+    rest: BytesMut,
+}
+
+impl Lines {
+    /// Takes text of that stream in, and adds what complete lines stand for. Text that is no base64 comes from a shell that
+    /// could not start the program, and is standard error as it is.
+    pub fn push(&mut self, stream: usize, text: &[u8], pieces: &mut VecDeque<(usize, Bytes)>) {
+        self.rest.extend_from_slice(text);
+        let Some(end) = memchr::memrchr(b'\n', &self.rest) else { return };
+        let complete = self.rest.split_to(end + 1);
+        let mut decoded = BytesMut::new();
+        for line in complete.split_inclusive(|byte| *byte == b'\n') {
+            match STANDARD.decode(line.trim_ascii_end()) {
+                Ok(data) => decoded.extend_from_slice(&data),
+                Err(_) => {
+                    pieces.push_back((stream, decoded.split().freeze()));
+                    pieces.push_back((1, Bytes::copy_from_slice(line)));
+                }
+            }
+        }
+        pieces.push_back((stream, decoded.freeze()));
+        pieces.retain(|(_, data)| !data.is_empty());
+    }
+
+    /// Adds the last line, which need not have an end.
+    pub fn finish(&mut self, stream: usize, pieces: &mut VecDeque<(usize, Bytes)>) {
+        if !self.rest.is_empty() {
+            self.push(stream, b"\n", pieces);
+        }
+    }
+}
+
+/// Returns the words that run a script whose output is passed on while the script runs. Its errors follow on standard error,
+/// with a last line that [`ended_stream`] reads.
+pub fn stream_words<'a>(form: Form, script: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
+    let form = if form == Form::Lines { "lines" } else { "exact" };
+    let mut words = vec![SHELL, "-c", STREAM, "sh", form, script];
+    words.extend(arguments);
+    words
+}
+
+/// Reads the standard error of [`stream_words`]. Returns `None` for a script that has not come to its end.
+pub fn ended_stream(stderr: &[u8]) -> Option<ScriptOutput> {
+    let at = memchr::memmem::rfind(stderr, b"\nstatus ")?;
+    let status = String::from_utf8_lossy(&stderr[at + 8..]).trim().parse().ok()?;
+    Some(ScriptOutput { status, stdout: Vec::new(), stderr: stderr[..at].to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Runs a command line in the shell of this host.
+    fn shell(line: &str, input: &str) -> (Vec<u8>, Vec<u8>) {
+        use std::io::Write as _;
+        let mut child = Command::new(SHELL)
+            .args(["-c", line])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.stdout, output.stderr)
+    }
+
+    fn decoded(lines: &[u8]) -> Vec<u8> {
+        let lines = std::str::from_utf8(lines).unwrap().lines();
+        lines.flat_map(|line| STANDARD.decode(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn answers_of_scripts_are_exact() {
+        let script = r#"printf 'a\0\377 %s\n' "$1"; echo "it's bad" >&2; exit 7"#;
+        let (out, _) = shell(&run("w0rd", "", "", script, &["it's $x"]), "");
+        let found = answer("test", "w0rd", std::str::from_utf8(&out).unwrap()).unwrap();
+        assert_eq!((found.status, &found.stdout[..]), (7, &b"a\0\xff it's $x\n"[..]));
+        assert_eq!(found.last_error(), "it's bad");
+        let error = answer("test", "w", "sh: not found").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        assert_eq!(answer("test", "w", "w base64\n").unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn programs_of_sessions_have_exact_streams() {
+        let env = vec![("A_B".to_owned(), "it's $HOME".to_owned())];
+        let argv =
+            ["/bin/sh", "-c", r#"printf 'o\0\1\1\1'; printf "$A_B" >&2; cat"#].map(str::to_owned);
+        let command = program(&env, true, &argv).unwrap();
+        let (out, err) = shell(&command, &format!("{}\n.\nmore\n", STANDARD.encode(b"in\0\xff")));
+        assert_eq!(decoded(&out), b"o\0\x01\x01\x01in\0\xff");
+        assert_eq!(decoded(&err), b"it's $HOME");
+        let bad = vec![("a.b".to_owned(), String::new())];
+        assert_eq!(program(&bad, false, &argv).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn output_is_put_together_wherever_it_is_cut() {
+        let lines = format!(
+            "{}\n{}\nsh: not found\n",
+            STANDARD.encode(b"out\0\xff"),
+            STANDARD.encode(b"more")
+        );
+        for size in 1..lines.len() {
+            let (mut found, mut pieces) = (Lines::default(), VecDeque::new());
+            lines.as_bytes().chunks(size).for_each(|part| found.push(0, part, &mut pieces));
+            found.finish(0, &mut pieces);
+            let of = |wanted| -> Vec<u8> {
+                let own = pieces.iter().filter(|(stream, _)| *stream == wanted);
+                own.flat_map(|(_, data)| data.to_vec()).collect()
+            };
+            assert_eq!((of(0), of(1)), (b"out\0\xffmore".to_vec(), b"sh: not found\n".to_vec()));
+        }
+    }
+
+    #[test]
+    fn streamed_scripts_have_their_output_errors_and_status() {
+        for form in [Form::Lines, Form::Exact] {
+            let script = "printf 'a\\0\\377'; printf head >&2; head -c 100000 /dev/zero; exit 7";
+            let (out, err) = shell(&line(&stream_words(form, script, &[])), "");
+            let (out, err) = match form {
+                Form::Lines => (decoded(&out), decoded(&err)),
+                Form::Exact => (out, err),
+            };
+            assert_eq!((out.len(), &out[..3]), (100_003, &b"a\0\xff"[..]));
+            let ended = ended_stream(&err).unwrap();
+            assert_eq!((ended.status, &ended.stderr[..]), (7, &b"head"[..]));
+            assert!(ended_stream(b"head").is_none());
+        }
+    }
+}
