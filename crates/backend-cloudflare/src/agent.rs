@@ -54,9 +54,11 @@ pub(crate) struct AgentLink {
     environment: Mutex<Option<BTreeMap<String, String>>>,
 }
 
-/// The links of this process, by bridge and sandbox.
-static LINKS: LazyLock<Mutex<HashMap<(String, String), Weak<AgentLink>>>> =
-    LazyLock::new(Mutex::default);
+/// Bridge and sandbox.
+type Key = (String, String);
+
+/// The links of this process.
+static LINKS: LazyLock<Mutex<HashMap<Key, Weak<AgentLink>>>> = LazyLock::new(Mutex::default);
 
 impl AgentLink {
     /// Returns the link of this process for a sandbox.

@@ -59,7 +59,7 @@ impl Pieces {
 /// Returns the output of an `exec`.
 pub(crate) fn of_exec(body: ByteStream) -> ProgramOutput {
     let state = (Some(events(body)), Pieces::default());
-    Box::pin(stream::unfold(state, |(mut events, mut pieces)| async move {
+    let output = stream::unfold(state, |(mut events, mut pieces)| async move {
         loop {
             if let Some(piece) = pieces.pending.pop_front() {
                 return Some((Ok(piece), (events, pieces)));
@@ -88,7 +88,8 @@ pub(crate) fn of_exec(body: ByteStream) -> ProgramOutput {
                 _ => {}
             }
         }
-    }))
+    });
+    Box::pin(output.fuse())
 }
 
 /// A log that is followed, and opened again where its connection breaks.
@@ -105,10 +106,11 @@ struct Log {
 /// Returns the output of a process.
 pub(crate) fn of_process(programs: Arc<Programs>, process: String) -> ProgramOutput {
     let log = Log { programs, process, events: None, since: None, attempts: 0, is_over: false };
-    Box::pin(stream::unfold(log, |mut log| async move {
+    let output = stream::unfold(log, |mut log| async move {
         let piece = log.next().await.transpose()?;
         Some((piece.map_err(io::Error::other), log))
-    }))
+    });
+    Box::pin(output.fuse())
 }
 
 impl Log {

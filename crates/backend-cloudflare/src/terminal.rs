@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
 use sandbox_core::{Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::background;
@@ -180,9 +180,10 @@ fn terminal_output(mut receiver: SocketReceiver) -> ProgramOutput {
             }
         }
     });
-    Box::pin(stream::unfold((queue, waiting), |(mut queue, waiting)| async move {
+    let output = stream::unfold((queue, waiting), |(mut queue, waiting)| async move {
         let data = queue.recv().await?;
         waiting.add_permits(data.len());
         Some((Ok((0, data)), (queue, waiting)))
-    }))
+    });
+    Box::pin(output.fuse())
 }

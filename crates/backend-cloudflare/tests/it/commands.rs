@@ -78,6 +78,22 @@ async fn output_is_live_and_a_time_limit_leaves_no_child() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn commands_leave_no_process() {
+    for generation in BOTH {
+        let f = Fixture::new(generation).await;
+        let sandbox = f.sandbox().await;
+        let list =
+            "for at in /proc/[0-9]*; do read -r stat <$at/stat && echo $stat; done 2>/dev/null";
+        let before = sandbox.commands().run(list).await.unwrap().stdout;
+        for _ in 0..20 {
+            assert!(sandbox.commands().run("true").await.unwrap().success());
+        }
+        let after = sandbox.commands().run(list).await.unwrap().stdout;
+        assert!(after.lines().count() < before.lines().count() + 10, "{before}\n{after}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn variables_are_in_no_list_of_processes() {
     for generation in BOTH {
         let f = Fixture::new(generation).await;

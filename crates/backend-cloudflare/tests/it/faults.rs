@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{BOTH, Fixture};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_log_is_read_on_and_a_cut_exec_is_told() {
+async fn a_cut_log_is_read_on_and_a_cut_exec_is_reported() {
     let f = Fixture::new(Generation::Processes).await;
     let sandbox = f.sandbox().await;
     f.server.faults().add("", "logs", Fault::Cut(900), 2);
@@ -42,7 +42,7 @@ async fn a_command_is_never_started_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_worker_is_asked_again_and_a_full_one_is_told() {
+async fn a_busy_worker_is_asked_again_and_a_full_one_is_reported() {
     for generation in BOTH {
         let f = Fixture::new(generation).await;
         let busy = Fault::Answer(
@@ -65,7 +65,7 @@ async fn a_busy_worker_is_asked_again_and_a_full_one_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_key_is_told_and_not_shown() {
+async fn a_wrong_key_is_reported_and_not_shown() {
     for generation in BOTH {
         let f = Fixture::new(generation).await;
         let builder = f.builder().provider_option("api_token", "bad-key-bad");

@@ -8,7 +8,7 @@ use sandbox_test_server::cloudflare::Generation;
 use crate::{BOTH, Fixture};
 
 fn local(id: &str) -> &str {
-    id.split('/').next_back().unwrap()
+    id.split_once('/').map_or(id, |(_, local)| local)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,7 +31,7 @@ async fn a_container_that_slept_says_what_it_has_lost() {
         assert_eq!(sandbox.commands().run("echo again").await.unwrap().stdout, "again\n");
         let result = sandbox.run_code("'x' in dir()").await.unwrap();
         assert_eq!(result.text(), Some("False"));
-        // One that attaches later is told as well.
+        // One that attaches later says so as well.
         f.server.sleep(local(&sandbox.id())).await;
         let id = sandbox.id().parse().unwrap();
         let later = f.backend.attach(&CallContext::new(), &id).await.unwrap();

@@ -35,7 +35,8 @@ pub(crate) struct Processes {
 struct Process {
     id: String,
     argv: Vec<String>,
-    control: Arc<dyn CommandControl>,
+    /// None once the process has ended.
+    control: Mutex<Option<Arc<dyn CommandControl>>>,
     started_at: String,
     log: Mutex<Vec<(OutputStream, Bytes)>>,
     outcome: Mutex<Option<CommandOutcome>>,
@@ -139,7 +140,7 @@ async fn start(
     let process = Arc::new(Process {
         id: random_hex(8),
         argv,
-        control: Arc::clone(&command.control),
+        control: Mutex::new(Some(Arc::clone(&command.control))),
         started_at: now(),
         log: Mutex::default(),
         outcome: Mutex::default(),
@@ -149,6 +150,7 @@ async fn start(
     all.insert((id, process.id.clone()), Arc::clone(&process));
     drop(all);
     let (own, mut events) = (Arc::clone(&process), command.events);
+    drop(command.control);
     tokio::spawn(async move {
         while let Some(event) = events.next().await {
             match event {
@@ -157,6 +159,7 @@ async fn start(
                     log.push((stream, data));
                 }
                 CommandEvent::Finished(outcome) => {
+                    *own.control.lock().unwrap_or_else(PoisonError::into_inner) = None;
                     *own.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
                 }
                 _ => {}
@@ -204,7 +207,10 @@ async fn kill(
             }
         }
     };
-    let _ = process.control.signal(signal, true).await;
+    let control = process.control.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(control) = control {
+        let _ = control.signal(signal, true).await;
+    }
     StatusCode::NO_CONTENT.into_response()
 }
 
