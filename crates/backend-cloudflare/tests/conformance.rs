@@ -1,40 +1,15 @@
-//! The behaviour suite over sandboxes of a server of ours that speaks as the bridge Worker does, in its next generation.
+//! The behaviour suite over the next generation of the bridge.
 
-use std::path::PathBuf;
+mod support;
+
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use backend_cloudflare::{CloudflareBackend, CloudflareConfig};
-use sandbox_conformance::Target;
-use sandbox_core::Secret;
-use sandbox_test_server::cloudflare::{CloudflareServer, Generation, KEY};
+use sandbox_test_server::cloudflare::Generation;
 
 /// The groups about what this backend does itself. The others are about the agent and its workers, which `backend-docker` and
 /// `backend-eval` run.
 const GROUPS: [&str; 5] = ["commands", "exec", "interrupt", "lifecycle", "unsupported"];
 
 fn main() -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
-    let python = std::env::var_os("SANDBOX_TEST_PYTHON").map(PathBuf::from);
-    let server = CloudflareServer::with_python(Generation::Processes, python);
-    let server = runtime.block_on(server).expect("a server");
-    let state = tempfile::tempdir().expect("a folder");
-    let mut config = CloudflareConfig::default();
-    config.api_token = Some(Secret::new(KEY));
-    config.base_url = Some(server.url());
-    config.state_dir = Some(state.path().to_owned());
-    let target =
-        Target::new("cloudflare", move || Arc::new(CloudflareBackend::new(config.clone())));
-    let target = of_cloudflare(target).part(GROUPS, "left to `cargo xtask test --full`");
-    sandbox_conformance::main(target.exposes_this_host())
-}
-
-/// What the bridge does otherwise, by design.
-fn of_cloudflare(target: Target) -> Target {
-    const INPUT: &str = "input travels through a FIFO of the sandbox, which takes it for a command that has closed it";
-    const TIMES: &str = "the tools of an image tell times in whole seconds";
-    target
-        .differs("commands::one_that_closes_its_input_takes_nothing", INPUT)
-        .differs("files::stat_tells_what_is_there", TIMES)
+    support::run("cloudflare", Generation::Processes, GROUPS)
 }
