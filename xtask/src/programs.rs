@@ -132,11 +132,18 @@ fn choose<'a>(all: &'a [Program], names: &[String]) -> Result<Vec<&'a Program>, 
 
 /// Installs what is missing, where that is possible. Programs that still lack something are skipped.
 fn set_up(all: &[Program], chosen: &[&Program], places: &Places) {
-    let lacking = chosen.iter().filter(|program| matches!(places.lacks(program), Ok(Some(_))));
-    let packages: Vec<_> =
-        lacking.flat_map(|program| program.apt.iter().map(String::as_str)).collect();
-    if !packages.is_empty() && is_root() && exists("apt-get") {
-        install_packages(&packages);
+    let lacking: Vec<_> =
+        chosen.iter().filter(|program| matches!(places.lacks(program), Ok(Some(_)))).collect();
+    let all_packages: Vec<_> = lacking.iter().flat_map(|program| packages(program)).collect();
+    if !all_packages.is_empty()
+        && is_root()
+        && exists("apt-get")
+        && !install_packages(&all_packages)
+    {
+        // One package that cannot be installed beside what is there keeps the others out.
+        for program in lacking.iter().filter(|program| !program.apt.is_empty()) {
+            install_packages(&packages(program));
+        }
     }
     // All of them, also when few are run, so that the folders stay the same.
     if chosen.iter().any(|program| !program.pip.is_empty()) {
@@ -153,6 +160,11 @@ fn set_up(all: &[Program], chosen: &[&Program], places: &Places) {
         install.args(["install", "--no-audit", "--no-fund", "--prefix"]);
         shown(install.arg(modules.parent().unwrap_or(&modules)).args(packages));
     }
+}
+
+/// The packages of Debian that a program needs.
+fn packages(program: &Program) -> Vec<&str> {
+    program.apt.iter().map(String::as_str).collect()
 }
 
 /// Packages of all programs, each once.

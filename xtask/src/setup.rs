@@ -41,13 +41,13 @@ pub(crate) fn install() -> Vec<&'static str> {
     missing().map(|need| need.what).collect()
 }
 
-/// Installs packages of Debian. Whether that worked shows by what is there afterwards.
-pub(crate) fn install_packages(packages: &[&str]) {
+/// Installs packages of Debian, all or none, and returns whether that worked.
+pub(crate) fn install_packages(packages: &[&str]) -> bool {
     let mut update = Command::new("apt-get");
     shown(update.args(["update", "--quiet"]));
     let mut install = Command::new("apt-get");
     install.env("DEBIAN_FRONTEND", "noninteractive");
-    shown(install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages));
+    shown(install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages))
 }
 
 /// Whether this process runs as root.

@@ -1,5 +1,6 @@
 //! Format, lints and tests, as cargo runs them.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -104,26 +105,22 @@ pub(crate) fn documented(environment: &Environment, tally: &mut TestSummary) {
     });
 }
 
-/// Every example of the library, run to its end.
-pub(crate) fn examples(environment: &Environment, tally: &mut TestSummary) -> Result<(), String> {
-    tally.timed("examples build", || {
-        shown(&mut cargo(&["build", "--quiet", "--package", "code-sandboxes", "--examples"]))
-    });
-    let sources = workspace::root().join("crates/code-sandboxes/examples");
-    let entries = std::fs::read_dir(&sources).map_err(|error| format!("no examples: {error}"))?;
-    let sources = entries.flatten().map(|entry| entry.path());
-    let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "rs"));
-    let mut names: Vec<_> = sources.filter_map(|path| Some(path.file_stem()?.to_owned())).collect();
-    names.sort();
+/// Runs every example of the library to its end.
+pub(crate) fn examples(
+    built: &Built,
+    environment: &Environment,
+    tally: &mut TestSummary,
+) -> Result<(), String> {
     let output = workspace::target().join("examples-output");
     std::fs::create_dir_all(&output).map_err(|error| format!("no place for output: {error}"))?;
-    for name in names {
-        let mut example = Command::new(workspace::target().join("debug/examples").join(&name));
+    tally.check("the library has examples", !built.examples.is_empty());
+    for (name, program) in &built.examples {
+        let mut example = Command::new(program);
         environment.apply(&mut example);
         if let Some(python) = &environment.python {
             example.env("CODE_SANDBOXES_PYTHON", python);
         }
-        tally.timed(&format!("example {}", name.to_string_lossy()), || shown(example.arg(&output)));
+        tally.timed(&format!("example {name}"), || shown(example.arg(&output)));
     }
     Ok(())
 }
@@ -158,10 +155,16 @@ impl TestProgram {
 }
 
 /// Everything that can be run on its own: test programs, and the programs themselves.
+#[derive(Default)]
 pub(crate) struct Built {
     pub(crate) tests: Vec<TestProgram>,
+    /// Those of the library, by name.
+    pub(crate) examples: BTreeMap<String, PathBuf>,
     pub(crate) sandboxes: Option<PathBuf>,
 }
+
+/// The folder of the library whose examples are run.
+const LIBRARY: &str = "code-sandboxes";
 
 /// Builds the test programs and says where they are.
 pub(crate) fn build() -> Result<Built, String> {
@@ -172,7 +175,7 @@ pub(crate) fn build() -> Result<Built, String> {
     if !output.status.success() {
         return Err("the test programs do not build".to_owned());
     }
-    let mut built = Built { tests: Vec::new(), sandboxes: None };
+    let mut built = Built::default();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         if let Ok(message) = serde_json::from_str(line) {
             built.take(&message);
@@ -187,10 +190,12 @@ impl Built {
         let manifest = PathBuf::from(message["manifest_path"].as_str().unwrap_or_default());
         let folder = manifest.parent().and_then(|folder| folder.file_name()).unwrap_or_default();
         let package = folder.to_string_lossy().into_owned();
+        let target = message["target"]["name"].as_str().unwrap_or_default().to_owned();
         if message["profile"]["test"] == true {
-            let target = message["target"]["name"].as_str().unwrap_or_default().to_owned();
             self.tests.push(TestProgram { package, target, manifest, executable });
-        } else if message["target"]["name"] == "sandboxes" {
+        } else if package == LIBRARY && message["target"]["kind"][0] == "example" {
+            self.examples.insert(target, executable);
+        } else if target == "sandboxes" {
             self.sandboxes = Some(executable);
         }
     }

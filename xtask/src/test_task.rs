@@ -109,7 +109,7 @@ fn programs(
     if !options.as_user_only {
         jobs.push(Job::new("cargo", |tally| {
             documented(environment, tally);
-            examples(environment, tally)?;
+            examples(built, environment, tally)?;
             if options.full {
                 return fuzz::fuzz(fuzz::SECONDS, &[], tally);
             }
