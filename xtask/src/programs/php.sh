@@ -16,6 +16,6 @@ END
 php index.php || exit
 php -r 'echo ini_get("memory_limit"), " ", count(array_filter(get_loaded_extensions())), "\n";'
 php -S 127.0.0.1:8123 index.php 2> server.log &
-curl -s --retry 20 --retry-delay 1 --retry-connrefused http://127.0.0.1:8123/ | head -2
+curl -s --retry 20 --retry-delay 1 --retry-connrefused http://127.0.0.1:8123/ | sed -n 1,2p
 kill %1
 grep -c 'GET /\|Accepted' server.log | grep -v '^0$' && rm server.log

@@ -7,7 +7,7 @@ echo '{"b":1,"a":[]}' | python3 -m json.tool --sort-keys
 printf 'import unittest\nclass T(unittest.TestCase):\n  def test_ok(self): self.assertTrue(1)\n  def test_bad(self): self.assertEqual(1, 2)\n' > test_t.py
 python3 -m unittest 2>&1 | tail -3; python3 -m compileall -q test_t.py; rm -r __pycache__
 python3 -m http.server 8129 --bind 127.0.0.1 > log 2>&1 &
-curl -s --retry 20 --retry-delay 1 --retry-connrefused http://127.0.0.1:8129/test_t.py | head -1; kill %1; wait; grep -c 'GET /test_t' log; rm log
+curl -s --retry 20 --retry-delay 1 --retry-connrefused http://127.0.0.1:8129/test_t.py | sed -n 1p; kill %1; wait; grep -c 'GET /test_t' log; rm log
 python3 -c 'import dbm, shelve, sqlite3, lzma, bz2, zlib, ssl, ctypes, readline, curses, tkinter' 2>&1 | tail -1
 python3 -c 'import ctypes; ctypes.CDLL(None).puts(b"from C"); print("from Python")'
 python3 -c 'import platform, os, getpass; print(platform.system(), os.cpu_count() == len(os.sched_getaffinity(0)), getpass.getuser(), os.path.expanduser("~") == os.environ["HOME"])'
