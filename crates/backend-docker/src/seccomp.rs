@@ -127,7 +127,8 @@ const PERSONALITIES: [u32; 2] = [0, u32::MAX];
 /// Calls that allocate huge pages of the host, which are counted for no container, with the index of their flags and the flag:
 /// `MAP_HUGETLB`, `MFD_HUGETLB`, `SHM_HUGETLB`.
 const HUGE_PAGES: [(&str, u32, u32); 3] =
-    [("mmap", 3, 0x4_0000), ("memfd_create", 1, 0x4), ("shmget", 2, 0o4000)];
+    [("mmap", 3, 0x4_0000), ("memfd_create", 1, HUGE_FILE), ("shmget", 2, 0o4000)];
+const HUGE_FILE: u32 = 0x4;
 
 const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
@@ -196,6 +197,13 @@ pub(crate) fn profile(container: ProfileOptions) -> Value {
         });
     }
     calls.extend(HUGE_PAGES.map(|(name, flags, huge)| allow_without(name, flags, &[huge])));
+    // As for a flag that the kernel does not know: a browser asks with all of them whether there are memory files.
+    calls.push(json!({
+        "names": ["memfd_create"],
+        "action": "SCMP_ACT_ERRNO",
+        "errnoRet": EINVAL,
+        "args": [has_bits(1, HUGE_FILE, HUGE_FILE)],
+    }));
     for name in SCHEDULING {
         calls.extend(not_init_process(0).map(|other| allow(name, vec![other])));
     }
@@ -467,7 +475,8 @@ mod tests {
         let profile = profile(DEFAULT);
         let rules = profile["syscalls"].as_array().unwrap();
         for (name, index, bit) in HUGE_PAGES {
-            let of_name = rules.iter().filter(|rule| rule["names"][0] == name);
+            let allows = |rule: &&Value| rule["action"] == "SCMP_ACT_ALLOW";
+            let of_name = rules.iter().filter(allows).filter(|rule| rule["names"][0] == name);
             let arguments: Vec<_> = of_name.map(|rule| rule["args"].clone()).collect();
             assert_eq!(arguments, [json!([has_bits(index, bit, 0)])], "{name}");
         }

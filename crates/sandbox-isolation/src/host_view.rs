@@ -2,6 +2,7 @@
 
 mod credentials;
 mod etc;
+mod package_records;
 
 use std::fs;
 use std::path::{Path, PathBuf};

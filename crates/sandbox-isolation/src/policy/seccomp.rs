@@ -299,7 +299,8 @@ const SHARED: u32 = 0x1;
 /// host, which nothing counts, and large sets of semaphores, which outlive every process. Small sets take at most some
 /// 40 MiB.
 const UNOWNED_MEMORY: &[Rule] =
-    &[rule!(SYS_memfd_create, Condition::AnyBit(1, HUGE_FILE), NoMemory)];
+    // As for a flag that the kernel does not know: a browser asks with all of them whether there are memory files.
+    &[rule!(SYS_memfd_create, Condition::AnyBit(1, HUGE_FILE), Invalid)];
 const UNOWNED_SEGMENTS: &[Rule] = &[
     rule!(SYS_shmget, Condition::AnyBit(2, HUGE_SEGMENT), NoMemory),
     rule!(SYS_semget, Condition::AnyBit(1, !MAX_SEMAPHORES), NoMemory),

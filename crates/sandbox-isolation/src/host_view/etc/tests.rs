@@ -165,6 +165,26 @@ fn nothing_secret_is_shown_wherever_it_was_put() {
     assert!(hidden_for("shadow", "accounts"), "{hidden:?}");
 }
 
+/// A word processor's defaults have thousands of lines about passwords, and are too large to scan.
+#[test]
+fn what_is_as_its_package_delivered_it_is_shown_whatever_it_looks_like() {
+    const DELIVERED: &str = "password = example\n";
+    const CHECKSUM: &str = "f48760322120bc8e28eb82201108c8d9";
+    let mut host = Host::new();
+    host.owned("office/small.conf", 0o644, "x");
+    let records = host.folder.path().join("records");
+    let delivered = ["office/main.conf", "office/changed.conf", "sudoers.d/main.conf"];
+    let lines: String = delivered.map(|name| format!("{CHECKSUM}  /etc/{name}\n")).concat();
+    fs::write(records.join("ucf/hashfile"), lines).unwrap();
+    host.file("office/main.conf", 0o644, DELIVERED)
+        .file("office/changed.conf", 0o644, &format!("password = {SECRET}\n"))
+        .file("office/unowned.conf", 0o644, DELIVERED)
+        .file("sudoers.d/main.conf", 0o644, DELIVERED);
+    let (names, text) = host.readable();
+    assert_eq!(names, ["office/main.conf", "office/small.conf"]);
+    assert!(!text.contains(SECRET));
+}
+
 #[test]
 fn configuration_of_services_is_not_shown() {
     let mut host = Host::new();

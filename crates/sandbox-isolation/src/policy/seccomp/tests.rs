@@ -196,7 +196,7 @@ const WHERE_NOTHING_COUNTS: &[Case] = &[
     (libc::SYS_socket, &[16, 3, 0], NOT_SUPPORTED),
     (libc::SYS_mmap, &[0, 4096, 3, SHARED_MAPPING], PERMITTED),
     (libc::SYS_memfd_create, &[0, 1], PERMITTED),
-    (libc::SYS_memfd_create, &[0, 5], NO_MEMORY),
+    (libc::SYS_memfd_create, &[0, 5], INVALID),
     (libc::SYS_shmget, &[0, 4096, 0o1600], PERMITTED),
     (libc::SYS_shmget, &[0, 4096, 0o5600], NO_MEMORY),
     (libc::SYS_semget, &[0, 15, 0o600], PERMITTED),
