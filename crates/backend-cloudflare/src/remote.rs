@@ -1,5 +1,6 @@
 //! One sandbox behind the bridge: its end, and what depends on it here.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(crate) struct RemoteSandbox {
     record: Mutex<SandboxRecord>,
     /// The sandbox was made by another handle, so that its agent may have kept something.
     is_attached: bool,
+    /// The deletion was sent: what runs breaks off before its answer comes.
+    ending: AtomicBool,
 }
 
 impl RemoteSandbox {
@@ -53,7 +56,8 @@ impl RemoteSandbox {
         let link = AgentLink::shared(&programs, account.bridge.as_str(), token);
         let records = records::sandboxes(&factory.config);
         let (id, record) = (id.to_owned(), Mutex::new(record));
-        Ok(Self { factory, programs, link, records, id, record, is_attached })
+        let ending = AtomicBool::new(false);
+        Ok(Self { factory, programs, link, records, id, record, is_attached, ending })
     }
 
     /// Returns true for a sandbox that another handle has made.
@@ -88,14 +92,24 @@ impl Remote for RemoteSandbox {
 
     async fn delete(&self, operation: &'static str, connections: Connections) -> Result<()> {
         let api = self.factory.api(operation, connections)?;
-        api.delete(&CallContext::new(), operation, &self.id).await?;
-        self.records.remove(&self.id);
-        Ok(())
+        self.ending.store(true, Ordering::SeqCst);
+        match api.delete(&CallContext::new(), operation, &self.id).await {
+            Ok(()) => {
+                self.records.remove(&self.id);
+                Ok(())
+            }
+            Err(error) => {
+                self.ending.store(false, Ordering::SeqCst);
+                Err(error)
+            }
+        }
     }
 
     /// Any id is a sandbox of the bridge: what was ended is no longer in the records.
     async fn exists(&self, _operation: &'static str, _connections: Connections) -> Result<bool> {
-        Ok(self.records.directory().is_none() || self.records.read(&self.id).is_some())
+        let is_known =
+            || self.records.directory().is_none() || self.records.read(&self.id).is_some();
+        Ok(!self.ending.load(Ordering::SeqCst) && is_known())
     }
 
     async fn renew(&self, _lifetime: Duration, _connections: Connections) -> Result<()> {
