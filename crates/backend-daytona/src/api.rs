@@ -6,7 +6,7 @@ use sandbox_core::{ByteStream, CallContext, ErrorKind, Page, Result, Tags};
 use serde_json::{Value, json};
 
 use crate::config::Account;
-use crate::wire::{NamedUrl, PreviewUrl, Sandbox, Sandboxes, Snapshot, Snapshots};
+use crate::wire::{NamedUrl, PreviewUrl, Sandbox, Sandboxes, Snapshot, Snapshots, Volume};
 
 /// Entries of a page that are asked for.
 const PAGE_SIZE: &str = "100";
@@ -100,6 +100,46 @@ impl Api {
     ) -> Result<()> {
         let request = Request::post(operation, self.url(&["sandbox", id, verb])).idempotent();
         self.client.send(call, &request).await.map(drop)
+    }
+
+    /// `POST /sandbox/{id}/autodelete/{minutes}`, counted from a stop: 0 deletes at once, -1 never.
+    pub(crate) async fn set_auto_delete(
+        &self,
+        call: &CallContext,
+        operation: &'static str,
+        id: &str,
+        minutes: i64,
+    ) -> Result<()> {
+        let minutes = minutes.to_string();
+        let url = self.url(&["sandbox", id, "autodelete", &minutes]);
+        self.client.send(call, &Request::post(operation, url).idempotent()).await.map(drop)
+    }
+
+    /// `POST /sandbox/{id}/resize`
+    pub(crate) async fn resize(
+        &self,
+        call: &CallContext,
+        id: &str,
+        size: &Value,
+    ) -> Result<Sandbox> {
+        let request = Request::post("create", self.url(&["sandbox", id, "resize"]));
+        self.client.json(call, &request.json(size).idempotent()).await
+    }
+
+    /// `GET /volumes/by-name/{name}`, or `None` where there is none.
+    pub(crate) async fn volume(&self, call: &CallContext, name: &str) -> Result<Option<Volume>> {
+        let request = Request::get("create", self.url(&["volumes", "by-name", name]));
+        match self.client.json(call, &request).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `POST /volumes`
+    pub(crate) async fn create_volume(&self, call: &CallContext, name: &str) -> Result<Volume> {
+        let request = Request::post("create", self.url(&["volumes"]));
+        self.client.json(call, &request.json(&json!({"name": name}))).await
     }
 
     /// `POST /sandbox/{id}/ttl/{minutes}`, counted from the creation.

@@ -19,9 +19,10 @@ use crate::client_factory::ApiFactory;
 use crate::config::DaytonaConfig;
 use crate::create::{create, working_directory};
 use crate::describe::{self, has_ended};
-use crate::instance::open;
+use crate::instance::{open, open_with};
 use crate::plan::{fingerprint, plan};
 use crate::remote::{self, RemoteSandbox};
+use crate::volumes;
 use crate::wire::Sandbox;
 
 /// Creates sandboxes of Daytona. Creating the backend sends no request.
@@ -65,7 +66,11 @@ impl DaytonaBackend {
                 working_directory(call, &handle, directory.as_deref(), Connections::Shared).await?
             }
         };
-        open(handle, &cwd, &CreateSpec::default())
+        let kept = match handle.is_paused() {
+            true => Vec::new(),
+            false => handle.programs.kept().await?,
+        };
+        open_with(handle, &cwd, &CreateSpec::default(), kept)
     }
 
     /// Finds the sandbox that a create with the same key has made before.
@@ -113,12 +118,16 @@ impl Backend for DaytonaBackend {
 
     async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         check(&spec)?;
-        let (config, options) = self.factory.config.with_options(&spec.provider_options)?;
+        let (config, mut options) = self.factory.config.with_options(&spec.provider_options)?;
         let factory = match spec.provider_options.is_empty() {
             true => Arc::clone(&self.factory),
             false => Arc::new(ApiFactory::new(config)),
         };
         let target = factory.account()?.target;
+        if options.volumes.iter().any(|volume| volume.get("name").is_some()) {
+            let api = factory.api("create")?;
+            options.volumes = volumes::resolve(&api, call, options.volumes).await?;
+        }
         let key = call.idempotency_key.as_deref();
         let mut plan = plan(&spec, &options, key, target.as_deref())?;
         let directory = factory.config.state_dir.clone();

@@ -86,6 +86,11 @@ impl Code {
         Ok(())
     }
 
+    /// Notes that every interpreter is gone with the processes of the sandbox.
+    pub(crate) fn mark_gone(&self) {
+        self.contexts().values().for_each(|context| context.mark_gone());
+    }
+
     async fn restart(&self, context: &CodeContext) -> Result<()> {
         if context.pid().is_none() {
             // Another process may have used it: its process is found by preparing it.

@@ -49,6 +49,42 @@ pub(crate) struct CreateOptions {
     pub(crate) spot: Option<bool>,
     pub(crate) auto_archive_minutes: Option<u64>,
     pub(crate) volumes: Vec<Value>,
+    /// Gives a sandbox of a snapshot another size once it has started.
+    pub(crate) resize: bool,
+    pub(crate) on_pause: OnPause,
+}
+
+/// What a pause does to a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnPause {
+    /// Keeps memory and processes, which only some classes of sandboxes can.
+    #[default]
+    Pause,
+    /// Keeps the files.
+    Stop,
+    /// Keeps the files in a storage that costs less, from which a start takes longer.
+    Archive,
+}
+
+impl OnPause {
+    /// Reads the word of an option or a label.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "pause" => Self::Pause,
+            "stop" => Self::Stop,
+            "archive" => Self::Archive,
+            _ => return None,
+        })
+    }
+
+    /// Returns the word of the option.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Stop => "stop",
+            Self::Archive => "archive",
+        }
+    }
 }
 
 /// The address of the API and the account, as they are configured now.
@@ -92,6 +128,12 @@ impl DaytonaConfig {
                 ("spot", None) if value.is_boolean() => options.spot = value.as_bool(),
                 ("auto_archive_minutes", None) if value.is_u64() => {
                     options.auto_archive_minutes = value.as_u64();
+                }
+                ("resize", None) if value.is_boolean() => {
+                    options.resize = value.as_bool().unwrap_or_default();
+                }
+                ("on_pause", Some(word)) => {
+                    options.on_pause = OnPause::parse(&word).ok_or_else(|| unknown(key))?;
                 }
                 ("volumes", None) => {
                     let volumes = value.as_array().filter(|all| all.iter().all(Value::is_object));
@@ -166,8 +208,9 @@ fn unknown(key: &str) -> Error {
         "provider_options",
         format!(
             "of daytona have no {key:?} of that type; there are api_key, jwt_token, organization_id, api_url, target, \
-             user, dockerfile (text), start_timeout, request_timeout (seconds), public, spot (true or false), \
-             auto_archive_minutes (a whole number), volumes (a list of objects)"
+             user, dockerfile (text), on_pause (\"pause\", \"stop\" or \"archive\"), start_timeout, request_timeout \
+             (seconds), public, spot, resize (true or false), auto_archive_minutes (a whole number), volumes (a list of \
+             objects)"
         ),
     )
 }
@@ -195,6 +238,8 @@ mod tests {
             json!({"api_key": 7}),
             json!({"api_key": ""}),
             json!({"public": "yes"}),
+            json!({"resize": 1}),
+            json!({"on_pause": "sleep"}),
             json!({"volumes": ["v"]}),
             json!({"auto_archive_minutes": -1}),
             json!({"start_timeout": "soon"}),

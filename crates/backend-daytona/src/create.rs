@@ -73,6 +73,10 @@ async fn carry_out(
     let handle = Arc::new(RemoteLifetime::new(remote, plan.is_owned));
     let ready = cancellation.guard(async {
         until_started(&api, &call, &handle, timeout, plan.has_build).await?;
+        if let Some(size) = &plan.resize {
+            handle.update(api.resize(&call, &handle.local_id(), size).await?);
+            until_started(&api, &call, &handle, timeout, false).await?;
+        }
         prepare(&call, &handle, working_dir.as_deref()).await
     });
     match ready.await {

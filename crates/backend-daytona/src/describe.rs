@@ -25,6 +25,7 @@ const EXPIRES_AT: &str = "code-sandboxes.expires-at";
 const TERMS: &str = "code-sandboxes.terms";
 const ISOLATION: &str = "code-sandboxes.isolation";
 pub(crate) const DIRECTORY: &str = "code-sandboxes.directory";
+pub(crate) const ON_PAUSE: &str = "code-sandboxes.on-pause";
 
 /// Returns the labels of a new sandbox.
 pub(crate) fn labels(

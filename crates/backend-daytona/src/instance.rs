@@ -10,12 +10,14 @@ use sandbox_core::{
     Instance, Life, LogStream, MAX_DURATION, Metrics, PackageOps, PortOps, Result, SandboxId,
     SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps, Tags, TunnelInfo, Variant, random_hex,
 };
-use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
+use sandbox_engine::commands::KeptCommand;
+use sandbox_engine::host::{FileSystem, ProcessHost, Spawned, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::{InstanceHooks, Packages, SandboxBase, SandboxBaseSpec, StandardInstance};
 
 use crate::capabilities::capabilities;
 use crate::code::Code;
+use crate::config::OnPause;
 use crate::create::{until_started, working_directory};
 use crate::describe;
 use crate::error::unsupported;
@@ -57,6 +59,19 @@ struct DaytonaInstance {
 /// # Errors
 /// `Protocol` for an id that is none.
 pub(crate) fn open(handle: Arc<Handle>, cwd: &str, spec: &CreateSpec) -> Result<Arc<dyn Instance>> {
+    open_with(handle, cwd, spec, Vec::new())
+}
+
+/// Opens a sandbox in which an earlier process has left commands.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_with(
+    handle: Arc<Handle>,
+    cwd: &str,
+    spec: &CreateSpec,
+    kept: Vec<(KeptCommand, Spawned)>,
+) -> Result<Arc<dyn Instance>> {
     let packages = format!("{}/.packages", cwd.trim_end_matches('/'));
     let interpreter = Interpreter {
         handle: Arc::clone(&handle),
@@ -68,6 +83,10 @@ pub(crate) fn open(handle: Arc<Handle>, cwd: &str, spec: &CreateSpec) -> Result<
         code: Code::new(interpreter, spec.output_limit),
         handle: Arc::clone(&handle),
     };
+    let base = &instance.programs.base;
+    for (kept, spawned) in kept {
+        base.commands.adopt(kept, spawned, Box::new(base.expiry.in_use()));
+    }
     Ok(check_lifetime(Arc::new(instance), handle))
 }
 
@@ -132,6 +151,29 @@ impl DaytonaInstance {
             .with_effect(Effect::Unknown))
     }
 
+    /// Returns what a pause does, as the create has chosen it.
+    fn on_pause(&self) -> OnPause {
+        let labels = self.handle.sandbox().labels;
+        labels.get(describe::ON_PAUSE).and_then(|word| OnPause::parse(word)).unwrap_or_default()
+    }
+
+    /// Stops the sandbox, which keeps its files alone, and archives it where that was chosen.
+    async fn stop(&self, call: &CallContext, on_pause: OnPause) -> Result<()> {
+        let api = self.handle.factory.api("pause")?;
+        let id = self.handle.local_id();
+        self.programs.base.commands.end_all().await?;
+        // Otherwise the stop would delete it.
+        api.set_auto_delete(call, "pause", &id, -1).await?;
+        api.act(call, "pause", &id, "stop").await?;
+        self.code.mark_gone();
+        self.until_state(call, "pause", &["stopped"]).await?;
+        if on_pause == OnPause::Archive {
+            api.act(call, "pause", &id, "archive").await?;
+            self.until_state(call, "pause", &["archived"]).await?;
+        }
+        Ok(())
+    }
+
     fn ensure_awake(&self, operation: &'static str) -> Result<()> {
         if !self.handle.is_paused() {
             return Ok(());
@@ -148,7 +190,10 @@ fn of_class(error: Error, operation: &'static str) -> Error {
     }
     let message = format!("this sandbox cannot {operation}: {}", error.message());
     Error::unsupported(operation, message)
-        .with_hint("Daytona pauses and forks sandboxes of snapshots of the class linux-vm alone")
+        .with_hint(
+            "Daytona pauses and forks sandboxes of snapshots of the class linux-vm alone; with the provider option \
+             `on_pause` a pause stops or archives the sandbox, which keeps its files",
+        )
 }
 
 impl Instance for DaytonaInstance {
@@ -230,6 +275,10 @@ impl Life for DaytonaInstance {
         if self.handle.is_paused() {
             return Ok(());
         }
+        let on_pause = self.on_pause();
+        if on_pause != OnPause::Pause {
+            return self.stop(call, on_pause).await;
+        }
         let api = self.handle.factory.api("pause")?;
         let paused = api.act(call, "pause", &self.handle.local_id(), "pause").await;
         paused.map_err(|error| of_class(error, "pause"))?;
@@ -242,7 +291,11 @@ impl Life for DaytonaInstance {
         }
         let api = self.handle.factory.api("resume")?;
         api.act(call, "resume", &self.handle.local_id(), "start").await?;
-        self.until_state(call, "resume", &["started"]).await
+        self.until_state(call, "resume", &["started"]).await?;
+        match self.on_pause() {
+            OnPause::Pause => Ok(()),
+            _ => api.set_auto_delete(call, "resume", &self.handle.local_id(), 0).await,
+        }
     }
 
     async fn terminate(&self, _: &CallContext) -> Result<()> {

@@ -101,6 +101,13 @@ impl CodeContext {
         state.pid = None;
     }
 
+    /// Notes that it is gone from the toolbox too. One that was never used has lost nothing.
+    pub(crate) fn mark_gone(&self) {
+        let mut state = self.state();
+        state.is_lost |= state.pid.is_some();
+        (state.pid, state.native) = (None, None);
+    }
+
     /// Notes that its process was ended on request, which no run has to tell.
     pub(crate) fn mark_restarted(&self) {
         let mut state = self.state();

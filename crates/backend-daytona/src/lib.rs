@@ -38,11 +38,13 @@ mod error;
 mod files;
 mod instance;
 mod interpreter;
+mod kept;
 mod plan;
 mod programs;
 mod remote;
 mod session_log;
 mod toolbox;
+mod volumes;
 mod wire;
 
 pub use backend::DaytonaBackend;

@@ -1,5 +1,6 @@
 //! From the request of a user to the body of a create.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sandbox_core::{
@@ -8,7 +9,7 @@ use sandbox_core::{
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::config::CreateOptions;
+use crate::config::{CreateOptions, OnPause};
 use crate::describe;
 
 /// Lifetime of a sandbox whose request names none.
@@ -30,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) lifetime: Duration,
     pub(crate) is_owned: bool,
     pub(crate) has_build: bool,
+    /// The size that a sandbox of a snapshot gets once it has started.
+    pub(crate) resize: Option<Value>,
 }
 
 impl Plan {
@@ -73,7 +76,11 @@ pub(crate) fn plan(
     let mut put = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
     put("name", json!(name));
     let expires_at = unix_now() + lifetime.as_secs_f64();
-    put("labels", json!(describe::labels(spec, fingerprint.as_deref(), expires_at)));
+    let mut labels = describe::labels(spec, fingerprint.as_deref(), expires_at);
+    if options.on_pause != OnPause::Pause {
+        labels.insert(describe::ON_PAUSE.to_owned(), options.on_pause.as_str().to_owned());
+    }
+    put("labels", json!(labels));
     put("env", env(spec));
     // A stopped sandbox still costs its disk.
     put("autoDeleteInterval", json!(0));
@@ -91,8 +98,11 @@ pub(crate) fn plan(
         (Some(name), None) | (None, Some(name)) => put("snapshot", json!(name)),
         (None, None) => {}
     }
-    for (name, value) in resources(spec, has_build)? {
-        put(name, value);
+    let resources = resources(spec, has_build, options.resize)?;
+    let is_resized = !has_build && !resources.is_empty();
+    let resize = is_resized.then(|| json!(resources.iter().cloned().collect::<BTreeMap<_, _>>()));
+    if !is_resized {
+        resources.into_iter().for_each(|(name, value)| put(name, value));
     }
     for (name, value) in network(spec)? {
         put(name, value);
@@ -107,7 +117,7 @@ pub(crate) fn plan(
     ] {
         value.into_iter().for_each(|value| put(name, value));
     }
-    Ok(Plan { body: Value::Object(body), name, lifetime, is_owned, has_build })
+    Ok(Plan { body: Value::Object(body), name, lifetime, is_owned, has_build, resize })
 }
 
 fn env(spec: &CreateSpec) -> Value {
@@ -143,7 +153,11 @@ fn two_origins(what: &str) -> Error {
     )
 }
 
-fn resources(spec: &CreateSpec, has_build: bool) -> Result<Vec<(&'static str, Value)>> {
+fn resources(
+    spec: &CreateSpec,
+    has_build: bool,
+    resize: bool,
+) -> Result<Vec<(&'static str, Value)>> {
     let mut found = Vec::new();
     if let Some(cpu) = spec.cpu {
         if cpu.fract() != 0.0 || cpu < 1.0 {
@@ -171,14 +185,16 @@ fn resources(spec: &CreateSpec, has_build: bool) -> Result<Vec<(&'static str, Va
             found.push(("gpuType", json!([known])));
         }
     }
-    if let (Some((field, _)), false) = (found.first(), has_build) {
+    let is_fixed = |field: &str| !(has_build || resize && matches!(field, "cpu" | "memory"));
+    if let Some((field, _)) = found.iter().find(|(field, _)| is_fixed(field)) {
         let message =
             format!("`{field}` can be chosen for an image only: a snapshot has its own size");
         return Err(Error::unsupported("create", message)
             .with_context("field", (*field).to_owned())
             .with_hint(
                 "name an image too (`--image`; in Rust: .image(..)), or a snapshot of that size \
-                        (`sandboxes environments -p daytona`)",
+                 (`sandboxes environments -p daytona`); the provider option `resize` gives a sandbox of a snapshot \
+                 more cpu and memory",
             ));
     }
     Ok(found)

@@ -13,10 +13,11 @@ use sandbox_cloud::Connections;
 use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
 use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
+use sandbox_engine::commands::KeptCommand;
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::shell::{
     AttachedProgram, ProgramOutput, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
-    start_command, text,
+    adopt_command, start_command, text,
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
@@ -24,6 +25,7 @@ use tokio::time::timeout;
 
 use crate::client_factory::ApiFactory;
 use crate::error::lost;
+use crate::kept;
 use crate::session_log::follow;
 use crate::toolbox::Toolbox;
 use crate::wire::{PtyControl, Sandbox};
@@ -108,15 +110,62 @@ impl Programs {
     /// Starts a program in a session that is idle, or a new one.
     async fn start_in_session(self: Arc<Self>, program: ShellProgram) -> Result<AttachedProgram> {
         let line = text::program(&program.env, program.stdin, &program.argv)?;
+        let kept = program.kept.as_ref().map(|kept| kept::kept(kept, program.stdin));
         let toolbox = self.toolbox("start_command")?;
+        let line = kept.unwrap_or_default() + &line;
         let (session, command) = self.start_line(&toolbox, &line).await?;
+        Ok(self.attach_to(toolbox, session, command, program.stdin))
+    }
+
+    /// Opens the streams of a command of a session.
+    fn attach_to(
+        self: Arc<Self>,
+        toolbox: Toolbox,
+        session: String,
+        command: String,
+        has_input: bool,
+    ) -> AttachedProgram {
         let (input, reader) = duplex(INPUT_SIZE);
-        if program.stdin {
-            tokio::spawn(feed_session(toolbox, session.clone(), command.clone(), reader));
+        if has_input {
+            let feed =
+                feed_session(Arc::clone(&self), toolbox, session.clone(), command.clone(), reader);
+            tokio::spawn(feed);
         }
         let id = format!("{session}/{command}");
         let output = follow(self, session, command);
-        Ok(AttachedProgram { id, output, input: Box::pin(input) })
+        AttachedProgram { id, output, input: Box::pin(input) }
+    }
+
+    /// Returns the commands in the background that earlier processes have started and that still run.
+    ///
+    /// # Errors
+    /// What keeps the sandbox from being reached.
+    pub(crate) async fn kept(self: &Arc<Self>) -> Result<Vec<(KeptCommand, Spawned)>> {
+        let own = Arc::clone(self);
+        background(async move { own.find_kept().await }).await?
+    }
+
+    async fn find_kept(self: Arc<Self>) -> Result<Vec<(KeptCommand, Spawned)>> {
+        let toolbox = self.toolbox("attach")?;
+        let shell: Arc<dyn ShellHost> = Arc::<Self>::clone(&self);
+        let mut found = Vec::new();
+        for session in toolbox.sessions().await? {
+            let running = session.commands.unwrap_or_default();
+            for command in running.into_iter().filter(|command| command.exit_code.is_none()) {
+                let Some((program, has_input)) = kept::find_kept(&command.command) else {
+                    continue;
+                };
+                let Some(kept) = KeptCommand::from_label(&program.label) else { continue };
+                let (toolbox, session) = (toolbox.clone(), session.session_id.clone());
+                let attached = Arc::clone(&self).attach_to(toolbox, session, command.id, has_input);
+                match adopt_command(&shell, attached, &program.word, has_input).await {
+                    Ok(spawned) => found.push((kept, spawned)),
+                    // It has ended meanwhile, or its log is gone.
+                    Err(error) => tracing::debug!(%error, id = kept.id, "a command is not found"),
+                }
+            }
+        }
+        Ok(found)
     }
 
     async fn start_line(&self, toolbox: &Toolbox, line: &str) -> Result<(String, String)> {
@@ -186,8 +235,14 @@ fn staging() -> String {
     format!("/tmp/.sandbox-{}", random_hex(8))
 }
 
-/// Sends the input of a command of a session, and its end.
-async fn feed_session(toolbox: Toolbox, session: String, command: String, mut from: DuplexStream) {
+/// Sends the input of a command of a session, and its end. A handle that goes leaves the input open for a later one.
+async fn feed_session(
+    programs: Arc<Programs>,
+    toolbox: Toolbox,
+    session: String,
+    command: String,
+    mut from: DuplexStream,
+) {
     let mut buffer = vec![0; INPUT_SIZE];
     let mut sent = Ok(());
     while sent.is_ok() {
@@ -198,6 +253,9 @@ async fn feed_session(toolbox: Toolbox, session: String, command: String, mut fr
             }
             _ => break,
         }
+    }
+    if programs.is_over() {
+        return;
     }
     // Without it the session would wait for input for ever.
     if let Err(error) = sent.and(toolbox.input(&session, &command, END_OF_INPUT).await) {

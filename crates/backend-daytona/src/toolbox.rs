@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::wire::{
-    CommandState, Directory, Executed, InterpreterContext, InterpreterContexts, SessionCommand,
+    CommandState, Directory, Executed, InterpreterContext, InterpreterContexts, Session,
+    SessionCommand,
 };
 
 /// Time for a script that is waited for, in seconds. The toolbox kills it then.
@@ -92,6 +93,12 @@ impl Toolbox {
         let request = Request::post("start_command", url).json(&json!({"sessionId": id}));
         let sent = self.client.send(&CallContext::new(), &request).await;
         sent.map(drop).map_err(of_sandbox)
+    }
+
+    /// `GET /process/session`
+    pub(crate) async fn sessions(&self) -> Result<Vec<Session>> {
+        let found: Option<Vec<Session>> = self.get("attach", &["process", "session"]).await?;
+        Ok(found.unwrap_or_default())
     }
 
     /// `POST /process/session/{session}/exec`, which answers at once.

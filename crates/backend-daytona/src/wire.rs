@@ -107,6 +107,32 @@ pub(crate) struct CommandState {
     pub(crate) exit_code: Option<i64>,
 }
 
+/// A session of the toolbox, with its commands.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Session {
+    pub(crate) session_id: String,
+    pub(crate) commands: Option<Vec<ListedCommand>>,
+}
+
+/// A command in the list of a session.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct ListedCommand {
+    pub(crate) id: String,
+    pub(crate) command: String,
+    pub(crate) exit_code: Option<i64>,
+}
+
+/// A volume of the organization.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Volume {
+    pub(crate) id: String,
+    pub(crate) state: String,
+    pub(crate) error_reason: Option<String>,
+}
+
 /// A directory that an answer names.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Directory {

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     config.state_dir = Some(state.path().to_owned());
     let target = Target::new("daytona", move || Arc::new(DaytonaBackend::new(config.clone())));
     let target = of_daytona(target).part(GROUPS, "left to `cargo xtask test --full`");
-    sandbox_conformance::main(target.exposes_this_host())
+    sandbox_conformance::main(target.exposes_this_host().recorded(env!("CARGO_MANIFEST_DIR")))
 }
 
 /// What Daytona does otherwise, by design.

@@ -40,8 +40,15 @@ const MAX_ENVIRONMENT: usize = 4 << 20;
 /// Starts an interpreter of the image, whatever it is called. A missing one is the exit status 127, as in a shell.
 const START: &str = "command -v python3 >/dev/null 2>&1 && exec python3 \"$@\"; exec python \"$@\"";
 
+/// Hint for a sandbox whose image has no shell.
+const NEEDS_SHELL: &str =
+    "put a shell and `cat` into the image, or use one that has them, such as python:3.12-slim";
+
+/// What an error names as missing where the image has no interpreter.
+const PYTHON: (&str, &str) = ("missing", "python");
+
 /// Hint for a sandbox whose image has no interpreter.
-const NEEDS_PYTHON: &str =
+pub(crate) const NEEDS_PYTHON: &str =
     "put Python 3.9 or later into the image, or use one that has it, such as python:3.12-slim";
 
 /// Connects to the agent of one sandbox, and connects again when the connection was lost.
@@ -207,7 +214,7 @@ impl AgentLink {
                 "the image has no shell or no `cat`: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
             );
-            return Err(Error::unsupported("connect", message).with_hint(NEEDS_PYTHON));
+            return Err(Error::unsupported("connect", message).with_hint(NEEDS_SHELL));
         }
         self.access().environment = Some(parse_environment(&output.stdout));
         Ok(())
@@ -225,6 +232,15 @@ impl AgentLink {
         if let Ok(mut current) = self.current.try_lock() {
             *current = None;
         }
+    }
+
+    /// Notes the end of the sandbox, and ends one that was not used for too long.
+    pub(crate) fn kill(&self) {
+        let reason = self.end_reason.get().and_then(|reason| reason.get());
+        if reason == Some(FailureKind::Expired) && !self.has_ended() {
+            self.expire();
+        }
+        self.end();
     }
 
     /// Ends a sandbox that was not used for too long, at the provider.
@@ -258,7 +274,16 @@ fn explain_start(stderr: &str, error: Error) -> Error {
         "" => "the image has no Python 3.9 or later".to_owned(),
         said => format!("the image has no Python 3.9 or later: {said}"),
     };
-    Error::unsupported("run_code", message).with_hint(NEEDS_PYTHON).with_source(error)
+    Error::unsupported("run_code", message)
+        .with_context(PYTHON.0, PYTHON.1)
+        .with_hint(NEEDS_PYTHON)
+        .with_source(error)
+}
+
+/// Returns true for the error of an image without an interpreter for the agent.
+pub(crate) fn is_without_python(error: &Error) -> bool {
+    let is_python = |(key, value): &(&str, String)| (*key, value.as_str()) == PYTHON;
+    error.kind() == ErrorKind::Unsupported && error.context().iter().any(is_python)
 }
 
 /// Splits an environment as the kernel shows it. Variables that are no text are left out.
@@ -318,11 +343,7 @@ impl ProcessHost for AgentHost {
     }
 
     fn kill(&self) {
-        let reason = self.link.end_reason.get().and_then(|reason| reason.get());
-        if reason == Some(FailureKind::Expired) && !self.link.has_ended() {
-            self.link.expire();
-        }
-        self.link.end();
+        self.link.kill();
     }
 
     async fn closed(&self) {

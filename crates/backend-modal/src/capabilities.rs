@@ -31,6 +31,7 @@ pub(crate) fn capabilities() -> Capabilities {
         metrics: true,
         set_tags: true,
         snapshot: true,
+        fork: true,
         detached: true,
         lifetime: true,
         idle_timeout: true,
@@ -46,6 +47,26 @@ pub(crate) fn capabilities() -> Capabilities {
         isolation_strict: true,
         isolation_best_effort: true,
         ..Capabilities::default()
+    }
+}
+
+/// Returns the capabilities of a sandbox whose image has no Python: those that need no agent.
+pub(crate) fn commands_only() -> Capabilities {
+    Capabilities {
+        run_code: false,
+        run_stdin: false,
+        run_script: false,
+        rich_results: false,
+        live_output: false,
+        contexts: false,
+        variables: false,
+        interrupt: false,
+        restart: false,
+        tools: false,
+        install_python: false,
+        watch: false,
+        metrics: false,
+        ..capabilities()
     }
 }
 

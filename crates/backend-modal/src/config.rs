@@ -1,9 +1,11 @@
 //! Options of the backend and of each create.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sandbox_core::{Error, Result, Secret};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// Image of a sandbox that names none.
@@ -62,6 +64,19 @@ pub(crate) struct CreateOptions {
     pub(crate) ports: Vec<u16>,
     pub(crate) regions: Vec<String>,
     pub(crate) cloud: Option<String>,
+    pub(crate) outbound_headers: Vec<OutboundHeaders>,
+}
+
+/// Headers that the provider puts into HTTPS requests to a domain, outside of the sandbox.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutboundHeaders {
+    /// A name, `*.name`, or `*`.
+    pub(crate) domain: String,
+    /// The values. `$KEY` stands for a value of the secret.
+    pub(crate) headers: HashMap<String, String>,
+    /// The name of a secret of the service.
+    pub(crate) secret: Option<String>,
 }
 
 impl ModalConfig {
@@ -116,6 +131,14 @@ impl ModalConfig {
                 "ports" => options.ports = ports(value)?,
                 "regions" => options.regions = texts(key, value)?,
                 "cloud" => options.cloud = Some(text()?),
+                "outbound_headers" => {
+                    let headers = Vec::<OutboundHeaders>::deserialize(value);
+                    options.outbound_headers = headers.map_err(|_| unknown(key))?;
+                    let is_empty = |one: &OutboundHeaders| one.headers.is_empty();
+                    if options.outbound_headers.iter().any(is_empty) {
+                        return Err(unknown(key));
+                    }
+                }
                 _ => return Err(unknown(key)),
             }
         }
@@ -152,7 +175,7 @@ fn unknown(key: &str) -> Error {
         format!(
             "of modal have no {key:?} of that type; there are token_id, token_secret, server_url, environment, app, \
              registry_secret, cloud (text), build, regions (lists of texts), ports (a list of at most {MAX_PORTS} numbers), \
-             generation (1 or 2), force_build (true or false), start_timeout, request_timeout (seconds)"
+             outbound_headers (a list of objects with domain, headers, secret), generation (1 or 2), force_build (true or false), start_timeout, request_timeout (seconds)"
         ),
     )
 }
@@ -186,6 +209,8 @@ mod tests {
             json!({"ports": [0]}),
             json!({"ports": [70000]}),
             json!({"start_timeout": "soon"}),
+            json!({"outbound_headers": [{"domain": "x.example", "headers": {}}]}),
+            json!({"outbound_headers": [{"domain": "x.example", "header": {"A": "b"}}]}),
         ] {
             parse(&bad).expect_err(&bad.to_string());
         }

@@ -1,9 +1,12 @@
 //! From the request of a user to a sandbox that answers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use prost::Message as _;
 use sandbox_cloud::{
     Cancellation, Connections, CreateGuard, CreateLocks, RemoteLifetime, create_or_find,
 };
@@ -15,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::runtime::{Handle, Id};
 
 use crate::agent::AgentLink;
-use crate::api::{Api, Created, SecretOf, from_tags, to_tags};
+use crate::api::{self, Api, Created, SecretOf, from_tags, to_tags};
 use crate::capabilities::MAX_LIFETIME;
 use crate::client_factory::ApiFactory;
 use crate::config::{CreateOptions, Generation};
@@ -23,12 +26,12 @@ use crate::describe::{self, AGENT, ATTACHED, CREATE, KEY};
 use crate::error::{LEFT_BEHIND, unsupported};
 use crate::image;
 use crate::part::{AgentPart, Setup, shared};
-use crate::records::SandboxRecord;
+use crate::records::{self, SandboxRecord};
 use crate::sandbox::{RemoteSandbox, SandboxHandle};
 use crate::wire::{
-    Definition, GpuConfig, ListedSandbox, NetworkAccess, PortSpec, PortSpecs, Resources,
-    SandboxCreateRequest, SandboxCreateV2Request, SchedulerPlacement, SecretSource, Source,
-    StringMap, TaskInfo, network,
+    Definition, GpuConfig, HeaderReplacement, ListedSandbox, NetworkAccess, OutboundPolicy,
+    PortSpec, PortSpecs, Resources, SandboxCreateRequest, SandboxCreateV2Request,
+    SchedulerPlacement, SecretSource, Source, StringMap, TaskInfo, network,
 };
 
 /// Time without use after which the provider ends a sandbox whose owner is gone.
@@ -69,14 +72,75 @@ pub(crate) async fn create(
     locks: CreateLocks,
 ) -> Result<Opened> {
     let plan = plan(&factory, call, spec, options).await?;
+    carry_out(factory, call, plan, locks).await
+}
+
+/// A sandbox of which a copy is made.
+#[derive(Debug)]
+pub(crate) struct Original {
+    pub(crate) sandbox_id: String,
+    pub(crate) app_id: String,
+    /// Its definition, with the image of its files now.
+    pub(crate) definition: Definition,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) record: SandboxRecord,
+    /// Its create as far as this process knows it, with its tags.
+    pub(crate) spec: CreateSpec,
+    pub(crate) is_owned: bool,
+    pub(crate) left: Duration,
+}
+
+/// Creates a sandbox like another one, from an image of the files of that one. What holds for it holds for the copy.
+///
+/// # Errors
+/// As [`create`].
+pub(crate) async fn copy(
+    factory: Arc<ApiFactory>,
+    call: &CallContext,
+    original: Original,
+) -> Result<Opened> {
+    let Original { sandbox_id, app_id, mut definition, env, record, mut spec, is_owned, left } =
+        original;
+    (definition.name, spec.name) = (None, None);
+    definition.timeout_secs = seconds(left);
+    spec.detached = (!is_owned).then_some(left);
+    // The copy is no second attempt of the create of the original.
+    let mut own_call = call.clone();
+    own_call.idempotency_key = None;
+    let server = factory.api()?.account.server.to_string();
+    let plan = Plan {
+        generation: api::generation(&sandbox_id),
+        app_id,
+        definition,
+        env: env.into_iter().collect(),
+        tags: tags(&own_call, &spec, is_owned),
+        record,
+        lifetime: left,
+        is_owned,
+        spec,
+        server,
+        runtime: Handle::current().id(),
+    };
+    let records = records::sandboxes(&factory.config);
+    let locks = CreateLocks::acquire(records.directory(), call, "fork", []).await?;
+    carry_out(factory, call, plan, locks).await
+}
+
+async fn carry_out(
+    factory: Arc<ApiFactory>,
+    call: &CallContext,
+    plan: Plan,
+    locks: CreateLocks,
+) -> Result<Opened> {
     let (started, call) = (Arc::clone(&factory), call.clone());
     let work = |cancellation| request(started, call, plan, cancellation);
     let (handle, part, spec) =
         CreateGuard::start(work, |created| Box::pin(discard(created)), locks).finish().await?;
     // On the runtime of the caller, which the connection to the agent belongs to.
     let ready = async {
-        let lazy = spec.single_use == Some(SingleUse::Commands);
         let instance = part.instance().await?;
+        let lazy =
+            spec.single_use == Some(SingleUse::Commands) || !instance.base.capabilities.run_code;
         instance.prepare(async { Ok(()) }, true, lazy).await
     };
     match ready.await {
@@ -109,7 +173,10 @@ async fn plan(
     let secrets = spec.secrets.iter();
     let secrets = secrets.map(|(name, value)| (name.clone(), value.expose().to_owned()));
     let cwd = resolve_directory(WORK_DIR, spec.working_dir.as_deref().unwrap_or("."));
+    let mut definition = definition(spec, options, image_id, lifetime, is_owned);
+    definition.outbound_policy = outbound_policy(&api, call, &app_id, options).await?;
     let record = SandboxRecord {
+        definition: Some(STANDARD.encode(definition.encode_to_vec())),
         reuse_key: spec.reuse_key(),
         isolation: spec.isolation,
         network: spec.network.mode,
@@ -118,7 +185,7 @@ async fn plan(
     Ok(Plan {
         generation,
         app_id,
-        definition: definition(spec, options, image_id, lifetime, is_owned),
+        definition,
         env: env.chain(secrets).collect(),
         tags: tags(call, spec, is_owned),
         record,
@@ -128,6 +195,25 @@ async fn plan(
         server: api.account.server.to_string(),
         runtime: Handle::current().id(),
     })
+}
+
+/// Returns the headers that the provider puts into requests, with the ids of their secrets.
+async fn outbound_policy(
+    api: &Api,
+    call: &CallContext,
+    app_id: &str,
+    options: &CreateOptions,
+) -> Result<Option<OutboundPolicy>> {
+    let mut header_replacements = Vec::new();
+    for asked in &options.outbound_headers {
+        let secret_id = match &asked.secret {
+            Some(name) => api.secret(call, app_id, SecretOf::Name(name)).await?,
+            None => String::new(),
+        };
+        let (domain, headers) = (asked.domain.clone(), asked.headers.clone());
+        header_replacements.push(HeaderReplacement { domain, secret_id, headers });
+    }
+    Ok((!header_replacements.is_empty()).then_some(OutboundPolicy { header_replacements }))
 }
 
 /// Returns the generation of a create: a GPU is only in the older one.

@@ -15,17 +15,26 @@ use sandbox_core::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::capabilities::capabilities;
-use crate::create::Opened;
+use crate::capabilities::{MAX_LIFETIME, capabilities};
+use crate::create::{Opened, Original, copy};
 use crate::describe::{self, with_own_tags};
 use crate::error::unsupported;
 use crate::part::{AgentPart, SharedPart};
 use crate::records::{self, SnapshotRecord};
+use crate::router::SNAPSHOT_DAYS;
 use crate::sandbox::{self, SandboxHandle};
-use crate::wire::TunnelData;
+use crate::shell::no_python;
+use crate::wire::{Definition, TunnelData};
 
 /// Seconds by which the clocks of the service and of this computer may differ.
 const CLOCK_TOLERANCE: f64 = 1.0;
+
+/// Days that the service keeps the image of a fork: longer than any sandbox lives.
+const FORK_DAYS: i64 = 2;
+
+/// Hint for a pause.
+const NO_PAUSE: &str = "what the service can resume has no name, tags and list, so it could not be found again: take a \
+                        snapshot, and make a new sandbox from that";
 
 /// Nanoseconds of a second.
 const NANOS: f64 = 1e9;
@@ -61,7 +70,11 @@ impl ModalInstance {
     }
 
     async fn code_ops(&self) -> Result<&dyn CodeOps> {
-        self.part.instance().await?.code()
+        let instance = self.part.instance().await?;
+        if !instance.base.capabilities.run_code {
+            return Err(no_python("run_code"));
+        }
+        instance.code()
     }
 
     /// Returns the address of a port that was opened at create, if it was.
@@ -158,8 +171,9 @@ impl Instance for ModalInstance {
         sandbox::info(&self.handle).status
     }
 
+    /// Returns those of the sandbox once its image is known.
     fn capabilities(&self) -> Capabilities {
-        capabilities()
+        self.part.started().map_or_else(capabilities, |started| started.base.capabilities)
     }
 
     fn life(&self) -> &dyn Life {
@@ -167,7 +181,10 @@ impl Instance for ModalInstance {
     }
 
     fn code(&self) -> Result<&dyn CodeOps> {
-        Ok(self)
+        match self.capabilities().run_code {
+            true => Ok(self),
+            false => Err(no_python("run_code")),
+        }
     }
 
     fn commands(&self) -> Result<&dyn CommandOps> {
@@ -179,7 +196,10 @@ impl Instance for ModalInstance {
     }
 
     fn packages(&self) -> Result<&dyn PackageOps> {
-        Ok(&self.facets)
+        match self.capabilities().install_python {
+            true => Ok(&self.facets),
+            false => Err(unsupported("install_packages").with_hint("put pip into the image")),
+        }
     }
 
     fn snapshots(&self) -> Result<&dyn SnapshotOps> {
@@ -214,19 +234,47 @@ impl Life for ModalInstance {
     }
 
     async fn pause(&self, _: &CallContext) -> Result<()> {
-        Err(unsupported("pause"))
+        Err(unsupported("pause").with_hint(NO_PAUSE))
     }
 
     async fn resume(&self, _: &CallContext) -> Result<()> {
-        Err(unsupported("resume"))
+        Err(unsupported("resume").with_hint(NO_PAUSE))
     }
 
     async fn reset(&self, call: &CallContext) -> Result<()> {
         self.part.instance().await?.life().reset(call).await
     }
 
-    async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {
-        Err(unsupported("fork"))
+    /// Stores the files, and makes a sandbox like this one of them. Processes and variables are not in it.
+    async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
+        let operation = "fork";
+        let (record, definition) = self.handle.made_with();
+        let definition = definition.ok_or_else(|| {
+            let message =
+                "the restrictions of this sandbox are known on the computer that made it alone";
+            Error::unsupported(operation, message)
+                .with_hint("take a snapshot, and make a new sandbox from that")
+        })?;
+        // The agent knows the variables of the sandbox.
+        self.part.instance().await?;
+        let router = self.part.link.router().await?;
+        let key = format!("sn-{}", random_hex(11));
+        let image_id = router.snapshot(operation, &key, FORK_DAYS).await?;
+        let left = self.handle.end_at().map(|end| end - unix_now());
+        let left = left.and_then(|left| Duration::try_from_secs_f64(left).ok());
+        let mut spec = self.part.spec().clone();
+        spec.tags = describe::user_tags(&self.handle.all_tags());
+        let original = Original {
+            sandbox_id: self.handle.sandbox_id(),
+            app_id: self.handle.app_id(),
+            definition: Definition { image_id, ..definition },
+            env: self.part.environment(),
+            record,
+            spec,
+            is_owned: self.handle.is_owned(),
+            left: left.unwrap_or(MAX_LIFETIME).min(MAX_LIFETIME),
+        };
+        Ok(open(copy(Arc::clone(&self.handle.factory), call, original).await?))
     }
 
     async fn metrics(&self, call: &CallContext) -> Result<Metrics> {
@@ -236,7 +284,10 @@ impl Life for ModalInstance {
     }
 
     async fn logs(&self, _: &CallContext, _: bool) -> Result<LogStream> {
-        Err(unsupported("logs"))
+        Err(unsupported("logs").with_hint(
+            "the service has the output of a first program, and sandboxes of this library have none: commands have \
+             their own output",
+        ))
     }
 }
 
@@ -377,7 +428,8 @@ impl SnapshotOps for ModalInstance {
             return Err(Error::new(ErrorKind::AlreadyExists, operation, message));
         }
         let router = self.part.link.router().await?;
-        let image_id = router.snapshot(&format!("sn-{}", random_hex(11))).await?;
+        let image_id =
+            router.snapshot(operation, &format!("sn-{}", random_hex(11)), SNAPSHOT_DAYS).await?;
         let record = SnapshotRecord {
             name: name.to_owned(),
             description: description.to_owned(),

@@ -45,6 +45,7 @@ mod records;
 mod router;
 mod router_wire;
 mod sandbox;
+mod shell;
 mod wire;
 
 pub use backend::ModalBackend;

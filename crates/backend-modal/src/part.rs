@@ -1,6 +1,6 @@
 //! The verbs that the agent gives: code, commands, files, packages and ports of one sandbox.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -8,11 +8,13 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use async_trait::async_trait;
 use sandbox_cloud::DeferredPart;
 use sandbox_core::{
-    ContextSpec, CreateSpec, Instance, IsolationInfo, Metrics, Result, SandboxId, TunnelInfo,
-    Variant,
+    ContextSpec, CreateSpec, Error, Instance, IsolationInfo, Metrics, Result, SandboxId,
+    TunnelInfo, Variant,
 };
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
+use sandbox_engine::process::EndReason;
+use sandbox_engine::shell::ShellFiles;
 use sandbox_engine::{
     Connection, InstanceHooks, Packages, Ports, SandboxBase, SandboxBaseSpec, Servers,
     StandardInstance,
@@ -20,11 +22,16 @@ use sandbox_engine::{
 use tokio::runtime::Id;
 use tokio::sync::OnceCell;
 
-use crate::agent::{self, AgentHost, AgentLink};
-use crate::capabilities::capabilities;
+use crate::agent::{self, AgentHost, AgentLink, NEEDS_PYTHON, is_without_python};
+use crate::capabilities::{capabilities, commands_only};
+use crate::shell::{ImageShell, ShellCommands};
 
 /// Connections through one exposed port of this computer at a time.
 const MAX_CONNECTIONS: usize = 16;
+
+/// Hint for watching files of an image without Python.
+const NO_WATCH: &str =
+    "changes are reported by a program that needs Python 3.9 or later in the image";
 
 /// Directory of packages, below the home directory.
 const PACKAGES: &str = ".packages";
@@ -91,13 +98,12 @@ impl AgentPart {
     async fn open(&self) -> Result<StandardInstance<AgentHooks>> {
         let Setup { id, cwd, spec, isolation } = &self.setup;
         let end_reason = &self.link.end_reason(&Arc::default());
-        let connection = self.link.connection().await?;
+        let connection = match self.link.connection().await {
+            Err(error) if is_without_python(&error) => return self.open_shell(end_reason),
+            connected => connected?,
+        };
         let python = connection.interpreter("pip").await?;
-        let mut env = self.link.environment();
-        env.entry("HOME".to_owned()).or_insert_with(|| "/root".to_owned());
-        env.extend(spec.env.clone());
-        let secrets = spec.secrets.iter();
-        env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));
+        let env = self.environment();
         let site = format!("{}/{PACKAGES}", env["HOME"].trim_end_matches('/'));
         let mut create = spec.clone();
         // The provider ends the sandbox, or the handle does.
@@ -146,9 +152,51 @@ impl AgentPart {
             }
         }
         let servers = AgentServers { link: Arc::clone(&self.link) };
-        let ports = Ports::new(Arc::new(servers), MAX_CONNECTIONS);
+        let ports = Some(Ports::new(Arc::new(servers), MAX_CONNECTIONS));
         let kind = AgentHooks { link: Arc::clone(&self.link), ports };
         Ok(StandardInstance { base, contexts, kind })
+    }
+
+    /// Opens the verbs of an image without Python: commands and files by its shell.
+    fn open_shell(&self, end_reason: &Arc<EndReason>) -> Result<StandardInstance<AgentHooks>> {
+        let Setup { id, cwd, spec, isolation } = &self.setup;
+        let env = self.environment();
+        let mut create = spec.clone();
+        create.lifetime = None;
+        let base = SandboxBaseSpec {
+            variant: Variant::MODAL,
+            capabilities: commands_only(),
+            create: &create,
+            isolation: isolation.clone(),
+            env: env.clone(),
+            cwd: cwd.clone(),
+        };
+        let shell = Arc::new(ImageShell::new(Arc::clone(&self.link)));
+        let files = ShellFiles::new(Arc::<ImageShell>::clone(&shell), cwd, NO_WATCH);
+        let host: Arc<dyn ProcessHost> = Arc::new(ShellCommands(shell));
+        let (ended, programs) = (Arc::clone(end_reason), Arc::clone(&host));
+        let mut base = SandboxBase::remote_with_end(ended, programs, Some(Arc::new(files)), base);
+        base.id = id.clone();
+        base.unsupported_hint = Some(NEEDS_PYTHON);
+        let worker = WorkerSpec { env, cwd: cwd.clone() };
+        let contexts = Contexts::new(Variant::MODAL, host, Arc::clone(end_reason), worker);
+        let kind = AgentHooks { link: Arc::clone(&self.link), ports: None };
+        Ok(StandardInstance { base, contexts, kind })
+    }
+
+    /// Returns the variables of the sandbox, those of its image among them.
+    pub(crate) fn environment(&self) -> BTreeMap<String, String> {
+        let mut env = self.link.environment();
+        env.entry("HOME".to_owned()).or_insert_with(|| "/root".to_owned());
+        env.extend(self.setup.spec.env.clone());
+        let secrets = self.setup.spec.secrets.iter();
+        env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));
+        env
+    }
+
+    /// Returns the create that this process knows, or an empty one.
+    pub(crate) fn spec(&self) -> &CreateSpec {
+        &self.setup.spec
     }
 }
 
@@ -167,7 +215,8 @@ impl DeferredPart for SharedPart {
 #[derive(Debug)]
 pub(crate) struct AgentHooks {
     link: Arc<AgentLink>,
-    ports: Ports,
+    /// None where there is no agent, through which they are reached.
+    ports: Option<Ports>,
 }
 
 #[async_trait]
@@ -180,10 +229,20 @@ impl InstanceHooks for AgentHooks {
     }
 
     async fn expose_port(instance: &StandardInstance<Self>, port: u16) -> Result<TunnelInfo> {
-        instance.kind.ports.expose(port, instance.base.expiry.uses()).await
+        match &instance.kind.ports {
+            Some(ports) => ports.expose(port, instance.base.expiry.uses()).await,
+            None => Err(Error::unsupported(
+                "expose_port",
+                format!("port {port} was not opened at create, and an image without Python has no other way to it"),
+            )
+            .with_hint("name it at create: the provider option `ports`")),
+        }
     }
 
     async fn metrics(instance: &StandardInstance<Self>) -> Result<Metrics> {
+        if instance.kind.ports.is_none() {
+            return Err(instance.base.unsupported("metrics"));
+        }
         instance.kind.link.connection().await?.usage().metrics().await
     }
 }

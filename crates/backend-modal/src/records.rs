@@ -22,6 +22,8 @@ pub(crate) struct SandboxRecord {
     pub(crate) network: NetworkMode,
     /// The directory in which code starts.
     pub(crate) cwd: Option<String>,
+    /// The definition that it was made with, as base64 of the message. Values of variables are not in it.
+    pub(crate) definition: Option<String>,
 }
 
 /// The record of one snapshot, whose id is that of its image.

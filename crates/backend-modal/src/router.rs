@@ -11,7 +11,7 @@ use futures_util::stream::{self, Stream, StreamExt as _};
 use prost::Message;
 use sandbox_cloud::Connections;
 use sandbox_cloud::http::parse_endpoint;
-use sandbox_core::{CallContext, Error, ErrorKind, Result, Secret, random_hex};
+use sandbox_core::{CallContext, Error, ErrorKind, PtySize, Result, Secret, random_hex};
 use tokio::io::{AsyncReadExt as _, AsyncWrite, DuplexStream};
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
@@ -36,7 +36,7 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of standard input that wait to be sent, which is also the size of one message.
 const STDIN_BUFFER: usize = 1 << 20;
 /// Days that the service keeps a snapshot.
-const SNAPSHOT_DAYS: i64 = 30;
+pub(crate) const SNAPSHOT_DAYS: i64 = 30;
 
 /// The command router of one sandbox.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub(crate) struct ExecSpec {
     pub(crate) argv: Vec<String>,
     pub(crate) env: HashMap<String, String>,
     pub(crate) workdir: Option<String>,
+    /// The size of a terminal that replaces the streams.
+    pub(crate) terminal: Option<PtySize>,
 }
 
 /// A program that was started.
@@ -110,6 +112,13 @@ impl Router {
             stdout_config: wire::PIPE,
             stderr_config: wire::PIPE,
             workdir: spec.workdir.clone(),
+            pty_info: spec.terminal.map(|size| wire::PtyInfo {
+                enabled: true,
+                rows: size.rows.into(),
+                columns: size.columns.into(),
+                env_term: "xterm-256color".to_owned(),
+                pty_type: wire::PTY_SHELL,
+            }),
             env: spec.env.clone(),
             ..Default::default()
         };
@@ -117,6 +126,11 @@ impl Router {
         self.call::<_, wire::TaskExecStartResponse>("start_command", path, &message, CALL_TIMEOUT)
             .await?;
         Ok(Exec { router: Arc::clone(self), id })
+    }
+
+    /// Returns a program that was started before.
+    pub(crate) fn exec(self: &Arc<Self>, id: &str) -> Exec {
+        Exec { router: Arc::clone(self), id: id.to_owned() }
     }
 
     /// Runs a program to its end, without standard input.
@@ -147,16 +161,22 @@ impl Router {
         Ok(ExecOutput { status: status_of(status), stdout, stderr })
     }
 
-    /// Stores the file system of the sandbox as an image, and returns its id. `key` makes several attempts one snapshot.
-    pub(crate) async fn snapshot(&self, key: &str) -> Result<String> {
+    /// Stores the file system of the sandbox as an image, which the service keeps for some days, and returns its id. `key`
+    /// makes several attempts one snapshot.
+    pub(crate) async fn snapshot(
+        &self,
+        operation: &'static str,
+        key: &str,
+        days: i64,
+    ) -> Result<String> {
         let message = wire::TaskSnapshotFilesystemRequest {
             task_id: self.task_id.clone(),
             snapshot_id: key.to_owned(),
-            ttl_seconds: Some(SNAPSHOT_DAYS * 24 * 3600),
+            ttl_seconds: Some(days * 24 * 3600),
         };
         let path = router_method!("TaskSnapshotFilesystem");
         let answer: wire::TaskSnapshotFilesystemResponse =
-            self.call("create_snapshot", path, &message, SNAPSHOT_TIMEOUT).await?;
+            self.call(operation, path, &message, SNAPSHOT_TIMEOUT).await?;
         Ok(answer.image_id)
     }
 
@@ -234,6 +254,11 @@ impl Router {
 }
 
 impl Exec {
+    /// Returns the id that the service knows the program by.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Reads a stream from its beginning to its end. A connection that breaks is opened again at the same place.
     pub(crate) fn read(
         &self,
@@ -410,7 +435,7 @@ fn lost(status: &Status) -> String {
 }
 
 /// Returns the exit status as a shell shows it: 128 + n for signal n.
-fn status_of(status: ExitStatus) -> i32 {
+pub(crate) fn status_of(status: ExitStatus) -> i32 {
     match status {
         ExitStatus::Code(code) => code,
         ExitStatus::Signal(signal) => 128 + signal,

@@ -16,6 +16,9 @@ pub(crate) use router_method;
 /// `TaskExecStdoutConfig` and `TaskExecStderrConfig`: the stream is kept for readers.
 pub(crate) const PIPE: i32 = 1;
 
+/// `PTYType`: a terminal of a shell.
+pub(crate) const PTY_SHELL: i32 = 2;
+
 /// `TaskExecStdioFileDescriptor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stdio {

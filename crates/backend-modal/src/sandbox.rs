@@ -4,6 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use prost::Message as _;
 use sandbox_cloud::{Connections, Remote, RemoteLifetime, StateStore};
 use sandbox_core::{CallContext, ErrorKind, Result, SandboxInfo, SandboxStatus, Tags, Variant};
 use serde_json::{Map, Value};
@@ -13,7 +16,7 @@ use crate::client_factory::ApiFactory;
 use crate::describe;
 use crate::error::unsupported;
 use crate::records::{self, SandboxRecord};
-use crate::wire::{ListedSandbox, TunnelData, status};
+use crate::wire::{Definition, ListedSandbox, TunnelData, status};
 
 /// A sandbox, its lifetime, and its end.
 pub(crate) type SandboxHandle = RemoteLifetime<RemoteSandbox>;
@@ -61,6 +64,18 @@ impl RemoteSandbox {
     pub(crate) fn keep_record(&self) {
         let state = self.state();
         self.records.write(&state.listed.id, &state.record);
+    }
+
+    /// Returns the app that it belongs to.
+    pub(crate) fn app_id(&self) -> String {
+        self.state().listed.app_id.clone()
+    }
+
+    /// Returns its record, and the definition that it was made with where this computer has made it.
+    pub(crate) fn made_with(&self) -> (SandboxRecord, Option<Definition>) {
+        let record = self.state().record.clone();
+        let bytes = record.definition.as_ref().and_then(|text| STANDARD.decode(text).ok());
+        (record, bytes.and_then(|bytes| Definition::decode(bytes.as_slice()).ok()))
     }
 
     /// Returns all tags at the service, those of this library among them.

@@ -291,6 +291,23 @@ pub(crate) struct SchedulerPlacement {
     pub(crate) regions: Vec<String>,
 }
 
+/// Headers that the provider puts into requests of a sandbox: `modal.client.ExperimentalOutboundPolicy`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct OutboundPolicy {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) header_replacements: Vec<HeaderReplacement>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HeaderReplacement {
+    #[prost(string, tag = "1")]
+    pub(crate) domain: String,
+    #[prost(string, tag = "4")]
+    pub(crate) secret_id: String,
+    #[prost(map = "string, string", tag = "5")]
+    pub(crate) headers: HashMap<String, String>,
+}
+
 /// The definition of a sandbox: `modal.client.Sandbox`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Definition {
@@ -322,6 +339,8 @@ pub(crate) struct Definition {
     pub(crate) idle_timeout_secs: Option<u32>,
     #[prost(bool, tag = "34")]
     pub(crate) direct_sandbox_commands_enabled: bool,
+    #[prost(message, optional, tag = "42")]
+    pub(crate) outbound_policy: Option<OutboundPolicy>,
 }
 
 #[derive(Clone, PartialEq, Message)]

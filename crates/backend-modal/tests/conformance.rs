@@ -46,5 +46,6 @@ fn main() -> ExitCode {
         .differs("snapshots::code_meets_no_child_that_it_has_not_started", IMAGE)
         .differs("limits_memory::a_run_says_that_it_was_ended_for_its_memory", MEMORY)
         .differs("limits_memory::a_command_says_that_it_was_ended_for_its_memory", MEMORY);
+    let target = target.recorded(env!("CARGO_MANIFEST_DIR"));
     sandbox_conformance::main(target.part(GROUPS, "left to `cargo xtask test --full`"))
 }

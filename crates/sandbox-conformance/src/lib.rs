@@ -47,7 +47,7 @@ mod target;
 mod wheel;
 
 pub use hostile::{TABLE as HOSTILE_TABLE, case_names as hostile_case_names, hostile};
-pub use report::{CaseReport, Outcome, Report};
+pub use report::{CaseReport, Evidence, Outcome, Report};
 pub use runner::{case_names, ignored, main, run};
 pub use soak::soak;
 pub use target::{FULL, GROUPS, Target, is_full};

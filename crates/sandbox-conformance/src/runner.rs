@@ -37,13 +37,21 @@ pub fn main(target: Target) -> ExitCode {
         && arguments.skip.is_empty()
         && !arguments.ignored
         && !arguments.list;
+    let (record, is_whole) = (target.record.clone(), target.only.is_none());
     match execute(target, &arguments, None) {
         Err(why) => failed(&why),
         Ok((conclusion, _)) if !complete => conclusion.exit_code(),
-        Ok((conclusion, report)) => match report.write() {
-            Ok(_) => conclusion.exit_code(),
-            Err(why) => failed(&format!("the report could not be written: {why}")),
-        },
+        Ok((conclusion, report)) => {
+            if let Err(why) = report.write() {
+                return failed(&format!("the report could not be written: {why}"));
+            }
+            let is_whole = is_whole && asked_groups().is_empty();
+            let recorded = record.map_or(Ok(()), |path| report.check_record(&path, is_whole));
+            match recorded {
+                Err(why) if !conclusion.has_failed() => failed(&why),
+                _ => conclusion.exit_code(),
+            }
+        }
     }
 }
 
@@ -226,6 +234,7 @@ impl Suite {
 
     fn trial(&self, case: Case) -> Trial {
         let name = case.full_name();
+        let needs: Vec<_> = case.needs.iter().map(|need| need.name).collect();
         let found = Arc::clone(&self.found);
         let not_applicable = case.not_applicable(&self.conditions);
         if let Some(reason) = not_applicable.or_else(|| self.target.difference(&name, &self.asked))
@@ -239,6 +248,7 @@ impl Suite {
                         outcome: Outcome::Ignored,
                         reason: reason.clone(),
                         seconds: 0.0,
+                        needs,
                     },
                 );
                 Ok(Completion::Ignored { reason })
@@ -253,7 +263,7 @@ impl Suite {
                 Ok(()) => (Outcome::Passed, None),
                 Err(failure) => (Outcome::Failed, Some(failure.to_string())),
             };
-            note(&found, CaseReport { name, outcome, reason, seconds });
+            note(&found, CaseReport { name, outcome, reason, seconds, needs });
             checked.map_err(Failed::from)
         })
     }

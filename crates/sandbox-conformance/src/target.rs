@@ -1,6 +1,7 @@
 //! What the suite is run against.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::case::Case;
@@ -34,6 +35,7 @@ pub struct Target {
     pub(crate) shared_disk: (u64, u64),
     pub(crate) differences: Vec<(&'static str, &'static str)>,
     pub(crate) only: Option<(Vec<&'static str>, &'static str)>,
+    pub(crate) record: Option<PathBuf>,
 }
 
 impl Target {
@@ -54,6 +56,7 @@ impl Target {
             shared_disk: (1, 1),
             differences: Vec::new(),
             only: None,
+            record: None,
         }
     }
 
@@ -111,6 +114,14 @@ impl Target {
         reason: &'static str,
     ) -> Self {
         if is_full() { self } else { self.only(groups, reason) }
+    }
+
+    /// Compares what the backend declares, and what the suite shows of it, with `capabilities.json` in the folder of its crate.
+    /// The documents are made of that file; a run with [`FULL`] and `INSTA_UPDATE=always` writes it.
+    #[must_use]
+    pub fn recorded(mut self, folder: &str) -> Self {
+        self.record = Some(PathBuf::from(folder).join("capabilities.json"));
+        self
     }
 
     /// Says that the working directory has that part of the disk, such as `(9, 16)`, and other places have the rest.

@@ -27,8 +27,17 @@ impl InterleavedBaseline {
     }
 
     /// The same with a command that has an interpreter take what follows.
-    pub(crate) fn with(mut command: Command, arguments: &[impl AsRef<OsStr>]) -> Measured<Self> {
-        command.args(["-c", SCRIPT]).args(arguments);
+    pub(crate) fn with(command: Command, arguments: &[impl AsRef<OsStr>]) -> Measured<Self> {
+        Self::of_script(command, SCRIPT, arguments)
+    }
+
+    /// The same with another script.
+    pub(crate) fn of_script(
+        mut command: Command,
+        script: &str,
+        arguments: &[impl AsRef<OsStr>],
+    ) -> Measured<Self> {
+        command.args(["-c", script]).args(arguments);
         let said = tempfile::tempfile().map_err(text)?;
         let errors = said.try_clone().map_err(text)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);

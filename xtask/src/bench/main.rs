@@ -4,6 +4,7 @@
 //! counts. Started by `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table goes to the terminal")]
 
+mod clouds;
 mod codec;
 mod commands;
 mod create;
@@ -18,6 +19,9 @@ mod jupyter;
 mod layers;
 mod mcp;
 mod memory;
+#[path = "../../../crates/backend-modal/tests/support/mod.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "a server of the tests, which use the rest")]
+mod modal_service;
 mod network;
 mod output;
 mod peers;
@@ -62,6 +66,7 @@ enum Measurement {
     Codec,
     Jupyter,
     Docker,
+    Clouds,
     PeerCodeSandboxes,
     PeerJupyter,
     PeerDocker,
@@ -96,6 +101,7 @@ impl Measurement {
         Self::Codec,
         Self::Jupyter,
         Self::Docker,
+        Self::Clouds,
         Self::PeerCodeSandboxes,
         Self::PeerJupyter,
         Self::PeerDocker,
@@ -130,6 +136,7 @@ impl Measurement {
             Self::Codec => "codec",
             Self::Jupyter => "jupyter",
             Self::Docker => "docker",
+            Self::Clouds => "clouds",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
             Self::PeerJupyter => "peer-jupyter",
             Self::PeerDocker => "peer-docker",
@@ -175,6 +182,7 @@ impl Measurement {
             Self::Codec => vec![codec::row(setup).await],
             Self::Jupyter => jupyter::rows(setup).await,
             Self::Docker => docker::rows(setup).await,
+            Self::Clouds => clouds::rows(setup).await,
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
             Self::PeerJupyter => peers::jupyter(setup),
             Self::PeerDocker => vec![peers::docker(setup).await],

@@ -16,6 +16,7 @@ pub(super) fn write(
     outputs.part("README.md", "documents", &pages(backends))?;
     outputs.part("docs/README.md", "variants", &index(backends))?;
     outputs.part("ARCHITECTURE.md", "variants", &architecture(backends))?;
+    outputs.part("docs/providers.md", "capabilities", &super::capabilities::table(backends)?)?;
     outputs.part("docs/cli.md", "credentials", &credentials(backends))?;
     outputs.part("crates/code-sandboxes/README.md", "features", &features(backends, &defaults))
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask generate`: writes everything that follows from the manifests of the backends and from the files themselves.
 
+mod capabilities;
 mod documents;
 mod manifests;
 mod map;

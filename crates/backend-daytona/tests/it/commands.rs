@@ -61,7 +61,9 @@ async fn a_time_limit_leaves_no_child() {
     let sandbox = f.sandbox().await;
     let started = Instant::now();
     let line = "setsid sleep 7654 & sleep 7654 & wait";
+    let line = format!("echo begun; {line}");
     let late = sandbox.commands().run(line).timeout(Duration::from_millis(700)).await.unwrap();
+    assert_eq!(late.stdout, "begun\n", "what was put out before is kept");
     assert_eq!(late.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
     let left = "for at in /proc/[0-9]*; do tr '\\0' ' ' <$at/cmdline; echo; done | grep -c '^sleep 7654' || true";

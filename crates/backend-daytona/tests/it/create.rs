@@ -180,3 +180,103 @@ async fn a_token_needs_its_organization_and_a_wrong_key_is_named() {
     assert!(health.usable, "{health:?}");
     assert_eq!(f.server.alive().len(), 1, "health makes no sandbox");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_gets_another_size_by_a_resize() {
+    let f = Fixture::new().await;
+    let builder = || f.builder().environment("daytona-small").cpu(4.0);
+    let error = builder().create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.hint().unwrap().contains("resize"), "{error:?}");
+    let sandbox = builder().provider_option("resize", true).create().await.unwrap();
+    let created = f.server.served.noted_of("POST", "/api/sandbox").remove(0);
+    assert_eq!(created.body.get("cpu"), None);
+    assert_eq!(f.server.served.noted_of("POST", "/resize")[0].body, json!({"cpu": 4}));
+    assert_eq!(sandbox.info().resources.unwrap().cpu, Some(4.0));
+    // A disk grows while the sandbox is stopped, and then it would be deleted.
+    let disk = f.builder().disk(ByteSize::gib(9)).provider_option("resize", true).create().await;
+    assert_eq!(disk.unwrap_err().kind(), ErrorKind::Unsupported);
+    sandbox.terminate().await.unwrap();
+    let refused = json!({"statusCode": 400, "message": "Total CPU limit exceeded"});
+    f.server.faults().add("POST", "/resize", Fault::Answer(400, refused, vec![]), 1);
+    let error = builder().provider_option("resize", true).create().await.unwrap_err();
+    assert!(error.message().contains("CPU limit"), "{error:?}");
+    assert!(f.server.alive().is_empty(), "what has not the size that was asked for is deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_made_once_and_shared() {
+    let f = Fixture::new().await;
+    let with = || {
+        let volumes = json!([{"name": "data", "mountPath": "/data"}]);
+        f.builder().provider_option("volumes", volumes).create()
+    };
+    let first = with().await.unwrap();
+    first.files().write("/data/note", "shared").await.unwrap();
+    first.terminate().await.unwrap();
+    let second = with().await.unwrap();
+    assert_eq!(&second.files().read("/data/note").await.unwrap()[..], b"shared");
+    assert_eq!(f.server.served.noted_of("POST", "/api/volumes").len(), 1);
+    let unknown = json!([{"volumeId": "vol-none", "mountPath": "/data"}]);
+    let error = f.builder().provider_option("volumes", unknown).create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+    let both = json!([{"volumeId": "v", "name": "n", "mountPath": "/data"}]);
+    let error = f.builder().provider_option("volumes", both).create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_region_that_is_not_there_is_an_error_with_a_remedy() {
+    let f = Fixture::new().await;
+    let nowhere = f.builder().provider_option("target", "nowhere");
+    let error = nowhere.create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+    assert!(error.message().contains("Region nowhere"), "{error}");
+    assert!(error.hint().unwrap().contains("DAYTONA_TARGET"), "{error:?}");
+    let full = json!({"statusCode": 503, "message": "No available runners", "code": "NO_RUNNERS"});
+    f.server.faults().add("POST", "/api/sandbox", Fault::Answer(503, full, vec![]), 9);
+    let error = f.builder().create().await.unwrap_err();
+    assert!(error.hint().unwrap().contains("region"), "{error:?}");
+    assert!(f.server.alive().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_and_the_directory_are_those_of_the_create_for_later_processes_too() {
+    let f = Fixture::new().await;
+    let sandbox = f
+        .builder()
+        .environment("daytona-small")
+        .env("WORD", "x y")
+        .working_dir("work")
+        .detached(Duration::from_secs(600))
+        .create()
+        .await
+        .unwrap();
+    let (id, elsewhere) = (sandbox.id(), f.elsewhere());
+    drop(sandbox);
+    let instance = elsewhere.attach(&CallContext::new(), &id.parse().unwrap()).await.unwrap();
+    let again = Sandbox::from_instance(elsewhere, instance);
+    let seen = again.commands().run("echo \"$WORD\"; pwd").await.unwrap();
+    assert_eq!(seen.stdout, "x y\n/workspace/work\n");
+    let code = again.run_code("import os; os.environ['WORD'], os.getcwd()").await.unwrap();
+    assert_eq!(code.text(), Some("('x y', '/workspace/work')"));
+    again.terminate().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_have_every_page() {
+    let f = Fixture::new().await;
+    let spec = || {
+        let mut spec = CreateSpec::default();
+        spec.detached = Some(Duration::from_secs(600));
+        spec
+    };
+    let call = CallContext::new();
+    // A page of the server has ten.
+    for _ in 0..11 {
+        f.backend.create(&call, spec()).await.unwrap();
+    }
+    let found = f.elsewhere().list(&call, ListQuery::default()).await.unwrap();
+    assert_eq!(found.items.len(), 11);
+    assert!(f.server.served.noted_of("GET", "/api/sandbox").len() >= 2);
+}

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sandbox_core::{CallContext, ErrorKind, Sandbox, SandboxStatus};
+use futures_util::StreamExt as _;
+use sandbox_core::{CallContext, CommandEvent, ErrorKind, Sandbox, SandboxStatus};
 use sandbox_test_server::daytona::Options;
 use serde_json::json;
 
@@ -127,4 +128,62 @@ async fn what_the_provider_ends_is_told_as_ended() {
     f.server.destroy(&id).await;
     let error = sandbox.files().list(".").await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Terminated | ErrorKind::NotFound), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_stops_or_archives_keeps_the_files() {
+    let f = Fixture::new().await;
+    for (word, state) in [("stop", "stopped"), ("archive", "archived")] {
+        let sandbox = f.builder().provider_option("on_pause", word).create().await.unwrap();
+        sandbox.run_code("x = 5").await.unwrap();
+        sandbox.files().write("kept.txt", "kept").await.unwrap();
+        sandbox.pause().await.unwrap();
+        let info = sandbox.info();
+        assert_eq!((info.status, &info.metadata["state"]), (SandboxStatus::Stopped, &json!(state)));
+        assert_eq!(f.server.alive().len(), 1, "a stop of a pause deletes nothing");
+        let error = sandbox.files().read("kept.txt").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        sandbox.resume().await.unwrap();
+        assert_eq!(&sandbox.files().read("kept.txt").await.unwrap()[..], b"kept");
+        let run = sandbox.run_code("'x' in globals()").await.unwrap();
+        assert_eq!(run.text(), Some("False"), "{run:?}");
+        assert!(run.restarted, "{run:?}");
+        assert_eq!(sandbox.commands().run("echo on").await.unwrap().stdout, "on\n");
+        sandbox.terminate().await.unwrap();
+        assert!(f.server.alive().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_finds_commands_in_the_background() {
+    let f = Fixture::new().await;
+    let sandbox = f.builder().detached(Duration::from_secs(600)).create().await.unwrap();
+    let id = sandbox.id();
+    let line = "echo begun; read -r word; echo \"got $word\"; exit 7";
+    let command = sandbox.commands().run(line).interactive().background().start().await.unwrap();
+    let kept = command.id.clone();
+    // One in the foreground is that of its caller alone.
+    let own = sandbox.commands().run("sleep 30").start().await.unwrap();
+    drop((command, sandbox));
+    let elsewhere = f.elsewhere();
+    let instance = elsewhere.attach(&CallContext::new(), &id.parse().unwrap()).await.unwrap();
+    let again = Sandbox::from_instance(elsewhere, instance);
+    let listed = again.commands().list().await.unwrap();
+    let found: Vec<_> = listed.iter().map(|info| (info.id.as_str(), info.background)).collect();
+    assert_eq!(found, [(kept.as_str(), true)], "{listed:?}");
+    assert!(listed[0].command.contains("read -r word"), "{listed:?}");
+    let mut connected = again.commands().connect(&kept).await.unwrap();
+    connected.control.write_stdin("again\n".into()).await.unwrap();
+    let (mut text, mut outcome) = (String::new(), None);
+    while let Some(event) = connected.events.next().await {
+        match event {
+            CommandEvent::Output { data, .. } => text += &String::from_utf8_lossy(&data),
+            CommandEvent::Finished(ended) => outcome = Some(ended),
+            _ => {}
+        }
+    }
+    assert_eq!(text, "begun\ngot again\n");
+    assert_eq!(outcome.map(|outcome| outcome.exit_code), Some(7));
+    drop(own);
+    again.terminate().await.unwrap();
 }

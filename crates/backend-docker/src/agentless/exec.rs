@@ -134,7 +134,7 @@ impl Execs {
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let env =
             vec![("LC_ALL".to_owned(), "C".to_owned()), ("PATH".to_owned(), self.path.clone())];
-        let program = ShellProgram { argv, env, stdin, terminal: None };
+        let program = ShellProgram { argv, env, stdin, ..ShellProgram::default() };
         let attached = self.start(operation, program).await?;
         let scanners = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
         Ok(Tool { attached, scanners, reported: [None; 2], pending: VecDeque::new() })
@@ -167,7 +167,7 @@ impl ShellHost for Execs {
         if self.is_closed() {
             return Err(self.lost(operation));
         }
-        let ShellProgram { argv, env, stdin, terminal } = program;
+        let ShellProgram { argv, env, stdin, terminal, .. } = program;
         let terminal = terminal.is_some();
         let options = CreateExecOptions {
             attach_stdin: Some(stdin),

@@ -189,3 +189,23 @@ async fn two_creates_with_one_key_are_one() {
     assert_eq!(one.unwrap().info().id, other.unwrap().info().id);
     assert_eq!(bench.service.running().len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_are_put_into_requests_outside_of_the_sandbox() {
+    let bench = Bench::start();
+    let headers = json!([{"domain": "api.example.com", "headers": {"Authorization": "Bearer $TOKEN"}, "secret": "api"}]);
+    let builder = || bench.builder().provider_option("outbound_headers", headers.clone());
+    let error = builder().create().await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+    let token = std::collections::HashMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]);
+    bench.service.state.secrets.lock().unwrap().insert("api".to_owned(), token);
+    let sandbox = builder().create().await.unwrap();
+    let cell = bench.service.running().remove(0);
+    let policy = cell.definition.outbound_policy.clone().unwrap();
+    assert_eq!(policy.header_replacements[0].domain, "api.example.com");
+    assert_eq!(policy.header_replacements[0].headers["Authorization"], "Bearer $TOKEN");
+    assert!(!policy.header_replacements[0].secret_id.is_empty());
+    // The value never enters the sandbox.
+    let seen = sandbox.commands().run("env").await.unwrap();
+    assert!(!seen.stdout.contains("hunter2"), "{}", seen.stdout);
+}

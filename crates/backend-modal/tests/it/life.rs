@@ -154,3 +154,83 @@ async fn a_lifetime_ends_at_the_provider() {
     let error = sandbox.run_code("1").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_has_the_files_and_what_holds_for_its_original() {
+    let bench = Bench::start();
+    let sandbox = bench
+        .builder()
+        .name("one")
+        .tag("team", "red")
+        .env("WORD", "x")
+        .secret("KEY", sandbox_core::Secret::new("hunter2"))
+        .network(sandbox_core::NetworkPolicy::none())
+        .cpu(0.5)
+        .create()
+        .await
+        .unwrap();
+    sandbox.files().write("/workspace/data", "kept").await.unwrap();
+    sandbox.run_code("x = 1").await.unwrap();
+    let instance = sandbox.instance("fork").unwrap();
+    let forked = instance.life().fork(&call()).await.unwrap();
+    let forked = Sandbox::from_instance(Arc::clone(&bench.backend), forked);
+    assert_ne!(forked.id(), sandbox.id());
+    assert_eq!(forked.files().read_text("/workspace/data").await.unwrap(), "kept");
+    let line = "echo $WORD $KEY";
+    assert_eq!(forked.commands().run(line).await.unwrap().stdout, "x hunter2\n");
+    assert_eq!(forked.run_code("'x' in globals()").await.unwrap().text(), Some("False"));
+    let (info, original) = (forked.info(), sandbox.info());
+    assert_eq!((info.name, info.tags), (None, original.tags));
+    let left = info.end_at.unwrap() - original.end_at.unwrap();
+    assert!(left.abs() < 30.0, "{left}");
+    for cell in bench.service.running() {
+        assert!(cell.definition.block_network, "{cell:?}");
+        assert_eq!(cell.definition.resources.clone().unwrap().milli_cpu_max, 500);
+    }
+    assert_eq!(bench.service.running().len(), 2);
+    drop(sandbox);
+    drop((instance, forked));
+    bench.assert_nothing_left().await;
+    // What holds for a sandbox of another computer is not known here.
+    let kept = bench.builder().detached(HOUR).create().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let other = bench.with(|config| config.state_dir = Some(folder.path().to_owned()));
+    let found = other.attach(&call(), &kept.id().parse().unwrap()).await.unwrap();
+    let error = found.life().fork(&call()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+    assert!(error.hint().unwrap().contains("snapshot"), "{error:?}");
+    kept.terminate().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_service_cannot_do_says_why() {
+    let bench = Bench::start();
+    let sandbox = bench.create().await;
+    let instance = sandbox.instance("logs").unwrap();
+    let errors = [
+        (sandbox.pause().await.unwrap_err(), "snapshot"),
+        (instance.life().logs(&call(), false).await.map(drop).unwrap_err(), "own output"),
+        (sandbox.set_lifetime(HOUR).await.unwrap_err(), "at create"),
+    ];
+    for (error, reason) in errors {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+        assert!(error.hint().unwrap().contains(reason), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_and_the_directory_are_those_of_the_create_for_later_processes_too() {
+    let bench = Bench::start();
+    let builder = bench.builder().env("WORD", "x y").working_dir("/workspace/work").detached(HOUR);
+    let sandbox = builder.create().await.unwrap();
+    let id: SandboxId = sandbox.id().parse().unwrap();
+    drop(sandbox);
+    let backend = bench.another();
+    let found = backend.attach(&call(), &id).await.unwrap();
+    let again = Sandbox::from_instance(backend, found);
+    let seen = again.commands().run("echo \"$WORD\"; pwd").await.unwrap();
+    assert_eq!(seen.stdout, "x y\n/workspace/work\n");
+    let code = again.run_code("import os; os.environ['WORD'], os.getcwd()").await.unwrap();
+    assert_eq!(code.text(), Some("('x y', '/workspace/work')"));
+    again.terminate().await.unwrap();
+}

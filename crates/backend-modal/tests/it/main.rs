@@ -6,6 +6,7 @@ mod clients;
 mod create;
 mod faults;
 mod life;
+mod plain_images;
 mod programs;
 mod resident;
 #[path = "../support/mod.rs"]

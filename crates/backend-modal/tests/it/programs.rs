@@ -51,10 +51,12 @@ async fn input_signals_and_missing_programs() {
 async fn a_time_limit_leaves_no_child() {
     let bench = Bench::start();
     let sandbox = bench.create().await;
-    let run = sandbox.commands().run("sleep 4321 & sleep 4321").timeout(Duration::from_millis(300));
+    let line = "echo begun; sleep 4321 & sleep 4321";
+    let run = sandbox.commands().run(line).timeout(Duration::from_millis(500));
     let result = run.await.unwrap();
     let kind = result.failure.as_ref().map(|failure| failure.kind);
     assert_eq!(kind, Some(FailureKind::Timeout), "{result:?}");
+    assert_eq!(result.stdout, "begun\n", "what was put out before is kept");
     let left =
         "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done | grep -c 'slee[p] 4321'";
     let left = sandbox.commands().run(left).await.unwrap();
@@ -101,4 +103,19 @@ async fn large_files_go_both_ways() {
     assert!(!some.next().await.unwrap().unwrap().is_empty());
     drop(some);
     assert_eq!(sandbox.files().stat("/workspace/big").await.unwrap().size, SIZE as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_nothing_tells_is_no_success() {
+    let bench = Bench::start();
+    let sandbox = bench.create().await;
+    let run = sandbox.commands().run("echo begun; sleep 60");
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        bench.service.running()[0].end(crate::support::TERMINATED).await;
+    };
+    let (result, ()) = tokio::join!(async { run.await.unwrap() }, ends);
+    let kind = result.failure.as_ref().map(|failure| failure.kind);
+    assert_eq!(kind, Some(FailureKind::Terminated), "{result:?}");
+    assert!(!result.success() && result.stdout == "begun\n", "{result:?}");
 }

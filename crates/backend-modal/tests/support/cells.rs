@@ -12,6 +12,13 @@ use super::execs::Exec;
 use super::wire::{Definition, GenericResult, Resources, SandboxTag, TunnelData, network, status};
 use super::{BuiltImage, State};
 
+/// The directory of programs in a sandbox whose image has no Python.
+const PLAIN: &str = "/workspace/.image/bin";
+
+/// Fills that directory with all programs of the system but interpreters.
+const WITHOUT_PYTHON: &str = "PATH=/usr/bin:/bin; mkdir -p \"$1\"; cd /usr/bin && \
+    ls | grep -v -e python -e perl -e pydoc | sed 's|^|/usr/bin/|' | xargs ln -sf -t \"$1\"";
+
 /// A sandbox, and what runs in it.
 #[derive(Debug)]
 pub(crate) struct Cell {
@@ -183,5 +190,14 @@ async fn cell(
     if image.is_snapshot {
         builder = builder.snapshot_name(&definition.image_id);
     }
-    builder.create().await.map_err(failed)
+    let has_python = !image.lines.iter().any(|line| line.starts_with("FROM busybox"));
+    if !has_python {
+        builder = builder.env("PATH", PLAIN);
+    }
+    let sandbox = builder.create().await.map_err(failed)?;
+    if !has_python {
+        let made = sandbox.commands().run(["/bin/sh", "-c", WITHOUT_PYTHON, "sh", PLAIN]).await;
+        made.map_err(failed)?;
+    }
+    Ok(sandbox)
 }

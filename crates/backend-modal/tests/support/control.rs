@@ -38,6 +38,12 @@ struct SandboxGetFromNameResponse {
     sandbox_id: String,
 }
 
+/// `ObjectCreationType`: an object without a name that ends with its client.
+const EPHEMERAL: i32 = 5;
+
+/// The number of the client for JavaScript (`CLIENT_TYPE_LIBMODAL_JS`).
+const JAVASCRIPT: &str = "8";
+
 pub(super) async fn answer(
     state: Arc<State>,
     method: &str,
@@ -45,6 +51,8 @@ pub(super) async fn answer(
 ) -> Response<Body> {
     let name = method.strip_suffix("V2").unwrap_or(method);
     let is_v2 = name != method;
+    let client = request.headers().get("x-modal-client-type");
+    let is_javascript = client.is_some_and(|kind| kind == JAVASCRIPT);
     match name {
         "ClientHello" => {
             let hello = move |_: Empty| async move {
@@ -89,7 +97,9 @@ pub(super) async fn answer(
             };
             unary(request, delete).await
         }
-        "SandboxCreate" if is_v2 => unary(request, |asked| create_v2(state, asked)).await,
+        "SandboxCreate" if is_v2 => {
+            unary(request, move |asked| create_v2(state, asked, is_javascript)).await
+        }
         "SandboxCreate" => unary(request, |asked| create_v1(state, asked)).await,
         "SandboxGetTaskId" => {
             let task = move |asked: SandboxGetTaskIdRequest| async move {
@@ -102,7 +112,7 @@ pub(super) async fn answer(
         "TaskGetCommandRouterAccess" => {
             let access = move |asked: TaskGetCommandRouterAccessRequest| async move {
                 state.task(&asked.task_id)?;
-                Ok(access(&state))
+                Ok(access(&state, is_javascript))
             };
             unary(request, access).await
         }
@@ -113,7 +123,7 @@ pub(super) async fn answer(
                     Some(AccessTarget::TaskId(id)) => drop(state.task(&id)?),
                     _ => return Err(Status::not_found("the sandbox has ended")),
                 }
-                Ok(access(&state))
+                Ok(access(&state, is_javascript))
             };
             unary(request, access).await
         }
@@ -196,8 +206,14 @@ pub(super) async fn answer(
     }
 }
 
-fn access(state: &State) -> CommandRouterAccess {
-    CommandRouterAccess { jwt: state.jwt.lock().unwrap().clone(), url: state.url.clone() }
+/// The client for JavaScript takes encrypted addresses of routers alone, and yet does not encrypt its calls to a router of this
+/// computer.
+fn access(state: &State, is_javascript: bool) -> CommandRouterAccess {
+    let url = match is_javascript {
+        true => state.url.replace("http://", "https://"),
+        false => state.url.clone(),
+    };
+    CommandRouterAccess { jwt: state.jwt.lock().unwrap().clone(), url }
 }
 
 fn secret(
@@ -205,7 +221,7 @@ fn secret(
     asked: SecretGetOrCreateRequest,
 ) -> Result<SecretGetOrCreateResponse, Status> {
     let mut secrets = state.secrets.lock().unwrap();
-    if asked.object_creation_type != ANONYMOUS_OWNED_BY_APP {
+    if ![ANONYMOUS_OWNED_BY_APP, EPHEMERAL].contains(&asked.object_creation_type) {
         let name = asked.deployment_name;
         return match secrets.contains_key(&name) {
             true => Ok(SecretGetOrCreateResponse { secret_id: name }),
@@ -303,6 +319,7 @@ async fn create_v1(
 async fn create_v2(
     state: Arc<State>,
     asked: SandboxCreateV2Request,
+    is_javascript: bool,
 ) -> Result<SandboxCreateV2Response, Status> {
     let mut env = HashMap::new();
     for source in asked.secret_sources {
@@ -322,7 +339,7 @@ async fn create_v2(
         tunnels: cell.tunnels().await?,
         task_id: cell.task_id.clone(),
         metadata: Some(SandboxHandleMetadata { result: None, app_id: cell.app_id.clone() }),
-        command_router_access: Some(access(&state)),
+        command_router_access: Some(access(&state, is_javascript)),
         sandbox_token: String::new(),
     })
 }

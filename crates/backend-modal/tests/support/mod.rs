@@ -34,6 +34,9 @@ use self::cells::Cell;
 pub(crate) const TOKEN_ID: &str = "ak-test";
 pub(crate) const TOKEN_SECRET: &str = "as-test";
 
+/// The status of a sandbox that was terminated.
+pub(crate) const TERMINATED: i32 = wire::status::TERMINATED;
+
 /// Sandboxes on one page of a list: few, so that tests have several pages.
 pub(crate) const PAGE: usize = 3;
 

@@ -17,7 +17,7 @@ use super::byte_queue::{ByteQueue, QueueReader, QueueWriter};
 use super::exit::{ExitState, ProcessIdentity, exit_of};
 use super::process::{ShellProcess, ShellTerminal};
 use super::sentinel::SentinelScanner;
-use super::{AttachedProgram, COMMAND, ProgramOutput, SHELL, ShellHost, ShellProgram};
+use super::{AttachedProgram, COMMAND, KeptProgram, ProgramOutput, SHELL, ShellHost, ShellProgram};
 use crate::host::{Spawn, Spawned, Terminal, Writable};
 
 /// Limits the start of a command.
@@ -84,11 +84,10 @@ async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     let env = spec.env.clone().into_iter().collect();
     let on_terminal = spec.terminal.is_some();
     let has_input = spec.stdin || on_terminal;
-    let program = ShellProgram { argv, env, stdin: has_input, terminal: spec.terminal };
+    let kept = spec.label.clone().map(|label| KeptProgram { label, word: word.clone() });
+    let program = ShellProgram { argv, env, stdin: has_input, terminal: spec.terminal, kept };
     let attached = shell.start("start_command", program).await?;
-    let scanners = [SentinelScanner::new(&word), SentinelScanner::new(&word)];
-    let queues = <[Arc<ByteQueue>; 2]>::default();
-    let mut starting = Starting { attached, scanners, queues, on_terminal, early: Vec::new() };
+    let mut starting = Starting::new(attached, &word, on_terminal);
     if let Some(size) = spec.terminal {
         starting.expect(&**shell, &spec, "ready").await?;
         shell.resize(&starting.attached.id, size).await?;
@@ -97,37 +96,79 @@ async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
         written.map_err(|error| shell.lost("start_command").with_source(error))?;
     }
     let identity = starting.expect(&**shell, &spec, "started").await?;
-    let Starting { attached, scanners, queues, early, .. } = starting;
-    let process =
-        Arc::new(ShellProcess { shell: Arc::clone(shell), identity, exit: Arc::default() });
-    let AttachedProgram { id, output, input } = attached;
-    let stdin = Arc::new(ByteQueue::default());
-    let command_input = if has_input {
-        CommandInput::Queue { queue: Arc::clone(&stdin), input, on_terminal }
-    } else {
-        // The connection has to stay open for the output.
-        CommandInput::None(input)
+    Ok(starting.into_spawned(shell, identity, has_input))
+}
+
+/// Takes over a command without a terminal that an earlier process has started, whose host has kept its output from the
+/// beginning.
+///
+/// # Errors
+/// As [`start_command`], for a command that did not start; `Timeout` when its output has no report of a start.
+pub async fn adopt_command(
+    shell: &Arc<dyn ShellHost>,
+    attached: AttachedProgram,
+    word: &str,
+    has_input: bool,
+) -> Result<Spawned> {
+    let spec = Spawn {
+        argv: Vec::new(),
+        env: std::collections::BTreeMap::new(),
+        cwd: String::new(),
+        stdin: has_input,
+        terminal: None,
+        label: None,
     };
-    let pump = Pump {
-        process: Arc::clone(&process),
-        id: id.clone(),
-        output,
-        scanners,
-        queues: queues.clone(),
-        reported: [None; 2],
-        on_terminal,
-        is_gone: false,
-    };
-    shell.spawn(Box::pin(pump.run(command_input, early)));
-    let [stdout, stderr] = queues.map(QueueReader);
-    let terminal = on_terminal.then(|| ShellTerminal { shell: Arc::clone(shell), id });
-    Ok(Spawned {
-        process,
-        stdin: has_input.then(|| Box::new(QueueWriter(stdin)) as Box<dyn Writable>),
-        stdout: Box::new(stdout),
-        stderr: if on_terminal { None } else { Some(Box::new(stderr)) },
-        terminal: terminal.map(|terminal| Box::new(terminal) as Box<dyn Terminal>),
-    })
+    let mut starting = Starting::new(attached, word, false);
+    let identity = starting.expect(&**shell, &spec, "started").await?;
+    Ok(starting.into_spawned(shell, identity, has_input))
+}
+
+impl Starting {
+    fn new(attached: AttachedProgram, word: &str, on_terminal: bool) -> Self {
+        let scanners = [SentinelScanner::new(word), SentinelScanner::new(word)];
+        let queues = <[Arc<ByteQueue>; 2]>::default();
+        Self { attached, scanners, queues, on_terminal, early: Vec::new() }
+    }
+
+    /// Starts to pass input and output on.
+    fn into_spawned(
+        self,
+        shell: &Arc<dyn ShellHost>,
+        identity: ProcessIdentity,
+        has_input: bool,
+    ) -> Spawned {
+        let Self { attached, scanners, queues, on_terminal, early } = self;
+        let process =
+            Arc::new(ShellProcess { shell: Arc::clone(shell), identity, exit: Arc::default() });
+        let AttachedProgram { id, output, input } = attached;
+        let stdin = Arc::new(ByteQueue::default());
+        let command_input = if has_input {
+            CommandInput::Queue { queue: Arc::clone(&stdin), input, on_terminal }
+        } else {
+            // The connection has to stay open for the output.
+            CommandInput::None(input)
+        };
+        let pump = Pump {
+            process: Arc::clone(&process),
+            id: id.clone(),
+            output,
+            scanners,
+            queues: queues.clone(),
+            reported: [None; 2],
+            on_terminal,
+            is_gone: false,
+        };
+        shell.spawn(Box::pin(pump.run(command_input, early)));
+        let [stdout, stderr] = queues.map(QueueReader);
+        let terminal = on_terminal.then(|| ShellTerminal { shell: Arc::clone(shell), id });
+        Spawned {
+            process,
+            stdin: has_input.then(|| Box::new(QueueWriter(stdin)) as Box<dyn Writable>),
+            stdout: Box::new(stdout),
+            stderr: if on_terminal { None } else { Some(Box::new(stderr)) },
+            terminal: terminal.map(|terminal| Box::new(terminal) as Box<dyn Terminal>),
+        }
+    }
 }
 
 /// Refuses arguments that the kernel would refuse: hosts do not report that reason.

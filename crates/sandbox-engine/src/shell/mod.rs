@@ -26,7 +26,7 @@ use sandbox_core::{ByteStream, Error, PtySize, Result};
 use tokio::io::AsyncWrite;
 
 pub use self::byte_queue::{ByteQueue, QueueReader, QueueWriter};
-pub use self::command::start_command;
+pub use self::command::{adopt_command, start_command};
 pub use self::exit::{ExitState, ProcessIdentity, exit_of};
 pub use self::files::ShellFiles;
 pub use self::sentinel::SentinelScanner;
@@ -54,6 +54,17 @@ pub struct ShellProgram {
     pub stdin: bool,
     /// The size of a terminal that replaces the pipes and controls a session of its own.
     pub terminal: Option<PtySize>,
+    /// Set for a command that a later process may find, where the host can keep it.
+    pub kept: Option<KeptProgram>,
+}
+
+/// What a later process has to know of a command to take it over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptProgram {
+    /// The label of the command, of which listings are made.
+    pub label: String,
+    /// The secret word of its reports.
+    pub word: String,
 }
 
 /// Chunks of output, each with its stream: 0 is standard output, 1 standard error. A terminal has only the first.

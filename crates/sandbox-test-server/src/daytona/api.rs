@@ -14,7 +14,7 @@ use sandbox_core::random_hex;
 use serde_json::{Map, Value, json};
 
 use super::sandboxes::{Entry, Registry, SnapshotEntry};
-use super::{KEY, ORGANIZATION, TOKEN};
+use super::{KEY, ORGANIZATION, TOKEN, volumes};
 
 type Shared = State<Arc<Registry>>;
 
@@ -55,6 +55,9 @@ pub(crate) fn routes(registry: Arc<Registry>) -> Router {
         .route("/sandbox/{id}/start", post(start))
         .route("/sandbox/{id}/stop", post(stop))
         .route("/sandbox/{id}/pause", post(pause))
+        // resize_sandbox, archive_sandbox
+        .route("/sandbox/{id}/resize", post(resize))
+        .route("/sandbox/{id}/archive", post(archive))
         // replace_labels
         .route("/sandbox/{id}/labels", put(labels))
         // set_sandbox_ttl, set_auto_stop_interval, set_auto_delete_interval, set_auto_archive_interval
@@ -73,6 +76,10 @@ pub(crate) fn routes(registry: Arc<Registry>) -> Router {
         .route("/sandbox/{id}/build-logs", get(build_log))
         // get_toolbox_proxy_url
         .route("/sandbox/{id}/toolbox-proxy-url", get(proxy_url))
+        // list_volumes, create_volume, get_volume_by_name, get_volume, delete_volume
+        .route("/volumes", get(volumes::list).post(volumes::create))
+        .route("/volumes/by-name/{name}", get(volumes::by_name))
+        .route("/volumes/{id}", get(volumes::one).delete(volumes::remove))
         // get_all_snapshots, get_snapshot, remove_snapshot
         .route("/snapshots", get(snapshots))
         .route("/snapshots/{id}", delete(remove_snapshot).get(one_snapshot))
@@ -103,6 +110,15 @@ async fn create(State(registry): Shared, Json(body): Json<Value>) -> Response {
     });
     if !is_known {
         return error(404, &format!("Snapshot {} not found", snapshot.unwrap_or_default()));
+    }
+    if body.get("target").is_some_and(|target| target == "nowhere") {
+        return error(404, "Region nowhere not found");
+    }
+    for volume in body.get("volumes").and_then(Value::as_array).into_iter().flatten() {
+        let id = volume["volumeId"].as_str().unwrap_or_default();
+        if registry.volumes.find(id).is_none() {
+            return error(404, &format!("Volume {id} not found"));
+        }
     }
     match registry.create(body) {
         Some(entry) => object(&registry, &entry),
@@ -162,6 +178,42 @@ async fn stop(State(registry): Shared, Path(id): Path<String>) -> Response {
     entry.sessions.clear();
     entry.interpreters.clear();
     entry.set_state("stopped");
+    if entry.is_ephemeral() {
+        registry.destroy(&entry.id).await;
+    }
+    object(&registry, &entry)
+}
+
+/// Moves the files of a stopped sandbox into the cheaper storage.
+async fn archive(State(registry): Shared, Path(id): Path<String>) -> Response {
+    let Some(entry) = registry.find(&id) else { return not_found(&id) };
+    if entry.state_name() != "stopped" {
+        return error(400, "Sandbox is not stopped");
+    }
+    entry.set_state("archived");
+    object(&registry, &entry)
+}
+
+/// Gives a running sandbox more cores and memory (`daytona/_sync/sandbox.py`, resize).
+async fn resize(
+    State(registry): Shared,
+    Path(id): Path<String>,
+    Json(body): Json<Value>,
+) -> Response {
+    let Some(entry) = registry.find(&id) else { return not_found(&id) };
+    let size = body.as_object().cloned().unwrap_or_default();
+    if size.is_empty() {
+        return error(400, "No resource is named");
+    }
+    if entry.state_name() == "started" && size.contains_key("disk") {
+        return error(400, "Disk resize requires a stopped sandbox");
+    }
+    let before = entry.object(registry.address(), true);
+    let is_smaller = |(name, value): (&String, &Value)| value.as_f64() < before[name].as_f64();
+    if size.iter().any(is_smaller) {
+        return error(400, "Resources of a running sandbox can only be increased");
+    }
+    size.into_iter().for_each(|(name, value)| entry.change(&name, value));
     object(&registry, &entry)
 }
 

@@ -10,6 +10,7 @@ mod pty;
 mod sandboxes;
 mod session;
 mod toolbox;
+mod volumes;
 
 use std::io;
 use std::sync::Arc;

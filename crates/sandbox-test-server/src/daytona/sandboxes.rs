@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use sandbox_core::{Backend, NetworkPolicy, Sandbox, random_hex};
+use sandbox_core::{Backend, Mount, NetworkPolicy, Sandbox, random_hex};
 use serde_json::{Map, Value, json};
 
 use super::interpreter::Interpreters;
 use super::session::Sessions;
+use super::volumes::Volumes;
 use super::{ORGANIZATION, Options};
 use crate::cells;
 use crate::faults::{Fault, Faults};
@@ -25,6 +26,7 @@ pub(crate) struct Registry {
     all: Mutex<HashMap<String, Arc<Entry>>>,
     /// Names of snapshots that were taken, with their sandboxes.
     pub(crate) snapshots: Mutex<BTreeMap<String, SnapshotEntry>>,
+    pub(crate) volumes: Volumes,
 }
 
 /// A snapshot of the server.
@@ -100,6 +102,11 @@ impl Entry {
         self.state().body.get(name).cloned().unwrap_or(Value::Null)
     }
 
+    /// Returns true for a sandbox that is deleted when it stops.
+    pub(crate) fn is_ephemeral(&self) -> bool {
+        self.field("autoDeleteInterval") == json!(0)
+    }
+
     pub(crate) fn labels(&self) -> Map<String, Value> {
         self.field("labels").as_object().cloned().unwrap_or_default()
     }
@@ -173,6 +180,7 @@ impl Registry {
             address: OnceLock::new(),
             all: Mutex::default(),
             snapshots: Mutex::default(),
+            volumes: Volumes::default(),
         }
     }
 
@@ -292,6 +300,13 @@ impl Registry {
         if entry.field("networkBlockAll") == json!(true) {
             builder = builder.network(NetworkPolicy::none());
         }
+        for volume in entry.field("volumes").as_array().into_iter().flatten() {
+            let id = volume["volumeId"].as_str().unwrap_or_default();
+            let target = volume["mountPath"].as_str().unwrap_or_default();
+            if let Some(folder) = self.volumes.find(id) {
+                builder = builder.mount(Mount::new(folder, target).writable());
+            }
+        }
         let snapshot = entry.field("snapshot");
         if let Some(name) = snapshot.as_str() {
             let found = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -316,7 +331,7 @@ impl Registry {
                 let is_expired = state.expires.is_some_and(|(end, _)| end <= Instant::now());
                 (is_expired, !idle.is_zero() && state.last_used.elapsed() > idle)
             };
-            if is_expired || (is_idle && entry.field("autoDeleteInterval") == json!(0)) {
+            if is_expired || (is_idle && entry.is_ephemeral()) {
                 self.destroy(&entry.id).await;
             }
         }

@@ -1,0 +1,261 @@
+//! A sandbox whose image has no Python: commands and files by the image's shell, over programs that the service starts.
+//!
+//! Nothing is resident here: a command that is still running cannot be found by a later process.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use sandbox_core::{ByteStream, Effect, Error, ErrorKind, PtySize, Result, Retry, Variant};
+use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::shell::{
+    AttachedProgram, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
+    start_command,
+};
+use tokio::io::AsyncWriteExt as _;
+use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
+
+use crate::agent::{AgentLink, NEEDS_PYTHON};
+use crate::router::{Exec, ExecSpec, Router, status_of};
+use crate::router_wire::Stdio;
+
+/// Largest output of a script that is waited for.
+const MAX_OUTPUT: usize = 64 << 20;
+
+/// Longest standard error of a script whose output is streamed.
+const MAX_ERRORS: usize = 64 << 10;
+
+/// Starts programs and runs scripts in one sandbox.
+pub(crate) struct ImageShell {
+    link: Arc<AgentLink>,
+    router: OnceCell<Arc<Router>>,
+    /// The runtime that the connection to the sandbox belongs to.
+    runtime: Handle,
+}
+
+impl fmt::Debug for ImageShell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImageShell").field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+impl ImageShell {
+    /// Creates the shell of a sandbox, on the runtime of the caller.
+    pub(crate) fn new(link: Arc<AgentLink>) -> Self {
+        Self { link, router: OnceCell::new(), runtime: Handle::current() }
+    }
+
+    async fn router(&self) -> Result<&Arc<Router>> {
+        self.router.get_or_try_init(|| self.link.router()).await
+    }
+
+    async fn script(&self, script: &str, arguments: &[&str]) -> Result<Exec> {
+        let words = [SHELL, "-c", script, "sh"].into_iter().chain(arguments.iter().copied());
+        let argv = words.map(str::to_owned).collect();
+        let env = [("LC_ALL".to_owned(), "C".to_owned())].into();
+        self.router().await?.start(&ExecSpec { argv, env, ..ExecSpec::default() }).await
+    }
+}
+
+/// Returns the error for code in an image without Python.
+pub(crate) fn no_python(operation: &'static str) -> Error {
+    let message =
+        "the image of this sandbox has no Python 3.9 or later, so only commands and files work";
+    Error::unsupported(operation, message)
+        .with_context("variant", Variant::MODAL.as_str())
+        .with_context("missing", "python")
+        .with_hint(NEEDS_PYTHON)
+}
+
+/// Returns the id by which a terminal is known here: its size cannot be asked for.
+fn id_of(exec: &Exec, size: Option<PtySize>) -> String {
+    let id = exec.id();
+    size.map_or_else(|| id.to_owned(), |size| format!("{id}@{}x{}", size.columns, size.rows))
+}
+
+fn broken(operation: &'static str, cause: std::io::Error) -> Error {
+    Error::new(ErrorKind::ConnectionLost, operation, "the connection to the sandbox broke")
+        .with_retry(Retry::Temporary)
+        .with_effect(Effect::Unknown)
+        .with_source(cause)
+}
+
+/// Reads a whole stream of a program.
+async fn read_all(exec: &Exec, which: Stdio, operation: &'static str) -> Result<Vec<u8>> {
+    let mut chunks = Box::pin(exec.read(which));
+    let mut all = Vec::new();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|cause| broken(operation, cause))?;
+        if all.len() + chunk.len() > MAX_OUTPUT {
+            let message = format!("a program has put out more than {MAX_OUTPUT} bytes");
+            return Err(Error::new(ErrorKind::ResourceExhausted, operation, message));
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
+}
+
+async fn ended(exec: &Exec, operation: &'static str) -> Result<ScriptOutput> {
+    let (stdout, stderr, status) = tokio::try_join!(
+        read_all(exec, Stdio::Stdout, operation),
+        read_all(exec, Stdio::Stderr, operation),
+        exec.wait()
+    )?;
+    Ok(ScriptOutput { status: status_of(status).into(), stdout, stderr })
+}
+
+#[async_trait]
+impl ShellHost for ImageShell {
+    async fn start(
+        &self,
+        _operation: &'static str,
+        program: ShellProgram,
+    ) -> Result<AttachedProgram> {
+        let ShellProgram { argv, env, stdin, terminal, .. } = program;
+        let env = env.into_iter().collect();
+        let spec = ExecSpec { argv, env, terminal, ..ExecSpec::default() };
+        let exec = self.router().await?.start(&spec).await?;
+        let stdout = exec.read(Stdio::Stdout).map_ok(|data| (0, data)).boxed();
+        let output: ProgramOutput = match terminal {
+            Some(_) => stdout,
+            None => {
+                let stderr = exec.read(Stdio::Stderr).map_ok(|data| (1, data)).boxed();
+                Box::pin(stream::select(stdout, stderr))
+            }
+        };
+        // Dropping the writer is the end of the input.
+        let writer = exec.stdin();
+        let input: std::pin::Pin<Box<dyn tokio::io::AsyncWrite + Send>> =
+            if stdin { Box::pin(writer) } else { Box::pin(tokio::io::sink()) };
+        Ok(AttachedProgram { id: id_of(&exec, terminal), output, input })
+    }
+
+    async fn status(&self, id: &str) -> Option<i64> {
+        let id = id.split('@').next().unwrap_or(id);
+        let exec = self.router().await.ok()?.exec(id);
+        exec.wait().await.ok().map(|status| status_of(status).into())
+    }
+
+    async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
+        if id.ends_with(&format!("@{}x{}", size.columns, size.rows)) {
+            return Ok(());
+        }
+        let message =
+            "a terminal of an image without Python keeps the size that it was started with";
+        Err(Error::unsupported("resize", message).with_hint(NEEDS_PYTHON))
+    }
+
+    async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
+        let exec = self.script(script, arguments).await?;
+        drop(exec.stdin());
+        ended(&exec, "tool").await
+    }
+
+    async fn feed(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        mut content: ByteStream,
+    ) -> Result<(ScriptOutput, u64)> {
+        let exec = self.script(script, arguments).await?;
+        let write = async {
+            let (mut input, mut size) = (Box::pin(exec.stdin()), 0);
+            while let Some(chunk) = content.next().await.transpose()? {
+                // A script that takes no more says why.
+                if input.write_all(&chunk).await.is_err() {
+                    break;
+                }
+                size += chunk.len() as u64;
+            }
+            let _ = input.shutdown().await;
+            Ok::<u64, Error>(size)
+        };
+        let (output, size) = tokio::try_join!(ended(&exec, "write_file"), write)?;
+        Ok((output, size))
+    }
+
+    async fn stream(
+        &self,
+        operation: &'static str,
+        script: &str,
+        arguments: &[&str],
+    ) -> Result<Box<dyn ScriptStream>> {
+        let exec = self.script(script, arguments).await?;
+        drop(exec.stdin());
+        let chunks = exec.read(Stdio::Stdout).boxed();
+        Ok(Box::new(Running { operation, exec, chunks }))
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) {
+        self.runtime.spawn(work);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.link.has_ended()
+    }
+
+    async fn closed(&self) {
+        self.link.closed().await;
+    }
+
+    fn lost(&self, operation: &'static str) -> Error {
+        if self.is_closed() {
+            return Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
+        }
+        let message = "the connection to the command was lost; it may still run";
+        Error::new(ErrorKind::ConnectionLost, operation, message)
+            .with_retry(Retry::Temporary)
+            .with_effect(Effect::Unknown)
+    }
+}
+
+/// A script whose output is read while it runs.
+struct Running {
+    operation: &'static str,
+    exec: Exec,
+    chunks: BoxStream<'static, std::io::Result<Bytes>>,
+}
+
+#[async_trait]
+impl ScriptStream for Running {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        let chunk = self.chunks.next().await.transpose();
+        chunk.map_err(|cause| broken(self.operation, cause))
+    }
+
+    async fn finish(&mut self) -> Result<ScriptOutput> {
+        let errors = read_all(&self.exec, Stdio::Stderr, self.operation);
+        let (mut stderr, status) = tokio::try_join!(errors, self.exec.wait())?;
+        stderr.truncate(MAX_ERRORS);
+        Ok(ScriptOutput { status: status_of(status).into(), stdout: Vec::new(), stderr })
+    }
+}
+
+/// The commands of a sandbox whose image has no Python.
+#[derive(Debug)]
+pub(crate) struct ShellCommands(pub(crate) Arc<ImageShell>);
+
+#[async_trait]
+impl ProcessHost for ShellCommands {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        let shell: Arc<dyn ShellHost> = Arc::<ImageShell>::clone(&self.0);
+        start_command(&shell, spec).await
+    }
+
+    async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
+        Err(no_python("run_code"))
+    }
+
+    fn kill(&self) {
+        self.0.link.kill();
+    }
+
+    async fn closed(&self) {
+        self.0.link.closed().await;
+    }
+}

@@ -1,0 +1,202 @@
+//! Backends of clouds against the official Python clients, each over the same server with the protocol of the provider.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use backend_eval::EvalBackend;
+use code_sandboxes::{Configuration, Sandbox, configure};
+use futures_util::StreamExt as _;
+use sandbox_server::e2b::{E2bOptions, E2bServer};
+use sandbox_test_server::daytona::{DaytonaServer, KEY, Options};
+use tokio::runtime::Runtime;
+
+use crate::interleaved::InterleavedBaseline;
+use crate::modal_service::{Service, TOKEN_ID, TOKEN_SECRET};
+use crate::row::{Bar, Row, Yardstick};
+use crate::sample::{Measured, compare, settle, since, text};
+use crate::setup::Setup;
+
+const SCRIPT: &str = include_str!("clouds.py");
+
+/// Bytes of a transfer.
+const SIZE: usize = 100 << 20;
+const PATH: &str = "/tmp/large";
+
+/// A provider, and what serves its protocol here.
+struct Provider {
+    name: &'static str,
+    variables: Vec<(&'static str, String)>,
+    /// The interpreter with its official client.
+    python: PathBuf,
+    /// Held as long as it serves.
+    _server: Box<dyn std::any::Any>,
+}
+
+/// Returns the rows of every provider.
+pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
+    // Servers have threads of their own, as in the cloud.
+    let runtime = match Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return vec![Row::information("clouds", Err(error.to_string()))],
+    };
+    let mut rows = Vec::new();
+    for provider in [daytona(&runtime).await, modal(), e2b(&runtime).await] {
+        match provider {
+            Ok(provider) => rows.extend(of(setup, &provider).await),
+            Err(why) => rows.push(Row::information("clouds", Err(why))),
+        }
+    }
+    runtime.shutdown_background();
+    rows
+}
+
+/// Returns the interpreter of the environment that the tests of a backend have.
+fn python(name: &str) -> Measured<PathBuf> {
+    let variable = format!("SANDBOX_TEST_{}_PYTHON", name.to_uppercase());
+    if let Some(found) = std::env::var_os(variable) {
+        return Ok(found.into());
+    }
+    let program = std::env::current_exe().map_err(text)?;
+    let target =
+        program.parent().and_then(|folder| folder.parent()).ok_or("no target directory")?;
+    Ok(target.join("test-env").join(name).join("bin/python"))
+}
+
+async fn daytona(runtime: &Runtime) -> Measured<Provider> {
+    let starting = runtime.spawn(DaytonaServer::start(Options::default()));
+    let server = starting.await.map_err(text)?.map_err(text)?;
+    let variables =
+        vec![("DAYTONA_API_KEY", KEY.to_owned()), ("DAYTONA_API_URL", server.api_url())];
+    Ok(Provider {
+        name: "daytona",
+        variables,
+        python: python("daytona")?,
+        _server: Box::new(server),
+    })
+}
+
+fn modal() -> Measured<Provider> {
+    let service = Service::start();
+    let variables = vec![
+        ("MODAL_TOKEN_ID", TOKEN_ID.to_owned()),
+        ("MODAL_TOKEN_SECRET", TOKEN_SECRET.to_owned()),
+        ("MODAL_SERVER_URL", service.url.clone()),
+    ];
+    Ok(Provider { name: "modal", variables, python: python("modal")?, _server: Box::new(service) })
+}
+
+async fn e2b(runtime: &Runtime) -> Measured<Provider> {
+    let starting = runtime.spawn(async {
+        E2bServer::start(Arc::new(EvalBackend::default()), E2bOptions::default()).await
+    });
+    let server = starting.await.map_err(text)?.map_err(text)?;
+    let variables = server.environment().into();
+    Ok(Provider { name: "e2b", variables, python: python("e2b")?, _server: Box::new(server) })
+}
+
+/// Measures one provider. The figures have the server in them, which is the same for both sides.
+async fn of(setup: &Setup, provider: &Provider) -> Vec<Row> {
+    let mut configuration = Configuration::new();
+    for (name, value) in &provider.variables {
+        configuration = configuration.variable(*name, value.clone());
+    }
+    let name = provider.name;
+    if let Err(error) = configure(configuration) {
+        return vec![Row::information(name, Err(error.to_string()))];
+    }
+    vec![
+        Row::compared(
+            &format!("{name}: create and first command"),
+            create(setup, provider).await,
+            Bar::Ratio(0.5),
+        ),
+        Row::compared(
+            &format!("{name}: warm command"),
+            command(setup, provider).await,
+            Bar::Ratio(0.5),
+        ),
+        Row::compared(
+            &format!("{name}: 100 MB up"),
+            upload(setup, provider).await,
+            Bar::Ratio(1.0),
+        ),
+        Row::compared(
+            &format!("{name}: 100 MB down"),
+            download(setup, provider).await,
+            Bar::Ratio(1.0),
+        ),
+    ]
+}
+
+fn client(provider: &Provider, what: &str) -> Measured<InterleavedBaseline> {
+    let mut command = Command::new(&provider.python);
+    command.envs(provider.variables.iter().map(|(name, value)| (*name, value)));
+    command.env("MODAL_CONFIG_PATH", "/nonexistent/modal.toml");
+    InterleavedBaseline::of_script(command, SCRIPT, &[provider.name, what])
+}
+
+async fn echo(sandbox: &Sandbox) -> Measured<()> {
+    let done = sandbox.execute("echo hi").await.map_err(text)?;
+    if done.stdout == "hi\n" { Ok(()) } else { Err(format!("it said {:?}", done.stdout)) }
+}
+
+async fn sandbox(provider: &Provider) -> Measured<Sandbox> {
+    Sandbox::builder().variant(provider.name).create().await.map_err(text)
+}
+
+const CLIENT: &str = "official client";
+
+async fn create(setup: &Setup, provider: &Provider) -> Measured<(f64, Yardstick)> {
+    let mut theirs = client(provider, "create")?;
+    let ours = async || {
+        settle().await;
+        let began = Instant::now();
+        let sandbox = sandbox(provider).await?;
+        echo(&sandbox).await?;
+        let took = since(began);
+        sandbox.terminate().await.map_err(text)?;
+        Ok(took)
+    };
+    compare(setup.slow_samples(), CLIENT, ours, async || theirs.sample()).await
+}
+
+async fn command(setup: &Setup, provider: &Provider) -> Measured<(f64, Yardstick)> {
+    let mut theirs = client(provider, "command")?;
+    let sandbox = sandbox(provider).await?;
+    let ours = async || {
+        let began = Instant::now();
+        echo(&sandbox).await?;
+        Ok(since(began))
+    };
+    compare(setup.samples(), CLIENT, ours, async || theirs.sample()).await
+}
+
+async fn upload(setup: &Setup, provider: &Provider) -> Measured<(f64, Yardstick)> {
+    let mut theirs = client(provider, "upload")?;
+    let sandbox = sandbox(provider).await?;
+    let data = bytes::Bytes::from(vec![7; SIZE]);
+    let ours = async || {
+        let began = Instant::now();
+        sandbox.files().write(PATH, data.clone()).await.map_err(text)?;
+        Ok(since(began))
+    };
+    compare(setup.large_samples(), CLIENT, ours, async || theirs.sample()).await
+}
+
+async fn download(setup: &Setup, provider: &Provider) -> Measured<(f64, Yardstick)> {
+    let mut theirs = client(provider, "download")?;
+    let sandbox = sandbox(provider).await?;
+    sandbox.files().write(PATH, vec![7; SIZE]).await.map_err(text)?;
+    let ours = async || {
+        let (began, mut size) = (Instant::now(), 0);
+        let range = code_sandboxes::ByteRange::default();
+        let mut content = sandbox.files().stream(PATH, range).await.map_err(text)?;
+        while let Some(chunk) = content.next().await {
+            size += chunk.map_err(text)?.len();
+        }
+        if size == SIZE { Ok(since(began)) } else { Err(format!("{size} bytes came")) }
+    };
+    compare(setup.large_samples(), CLIENT, ours, async || theirs.sample()).await
+}
