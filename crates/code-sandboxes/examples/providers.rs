@@ -104,9 +104,10 @@ async fn code_of_an_agent() -> Outcome {
     Ok(sandbox.terminate().await?)
 }
 
-/// Creates at a provider that is named, with others to go to when it fails.
+/// Shows which providers have credentials, and creates at one that is named.
 async fn choice(provider: Variant) -> Outcome {
-    let manager = Manager::to([provider])?;
+    let manager = Manager::detect()?;
+    assert!(manager.variants().contains(&provider));
     let used: Vec<_> = manager.variants().iter().map(ToString::to_string).collect();
     println!("available: {}", used.join(", "));
     let sandbox = Sandbox::builder().variant(provider.as_str()).create().await?;
