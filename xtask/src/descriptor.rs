@@ -40,6 +40,10 @@ pub(crate) struct Descriptor {
     /// Packages that the facade with this backend alone does not depend on; [`HTTP_CLIENT`] stands for all of them.
     #[serde(default)]
     pub(crate) never_pulls: Vec<String>,
+    /// Capabilities that the tests of the crate show against a server with the protocol of the provider, and no case of the
+    /// behaviour suite.
+    #[serde(default)]
+    pub(crate) shown_by_tests: Vec<String>,
     #[serde(default)]
     pub(crate) forwarded: Vec<Forwarded>,
     /// Variables that have to be the same for the supervisor as for who asks it for a sandbox.
