@@ -79,8 +79,9 @@ fn proof(name: &str, columns: &[Column<'_>]) -> String {
     let of = |word: &str| -> Vec<_> {
         let with = columns.iter().filter(|(backend, record)| {
             let in_tests = backend.shown_by_tests.iter().any(|shown| shown == name);
-            let is = |known: &String| if in_tests { "verified" } else { known };
-            record.get(name).is_some_and(|known| is(known) == word)
+            record
+                .get(name)
+                .is_some_and(|known| if in_tests { word == "verified" } else { known == word })
         });
         with.map(|(backend, _)| format!("`{}`", backend.variant)).collect()
     };

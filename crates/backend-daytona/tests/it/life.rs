@@ -187,3 +187,15 @@ async fn another_process_finds_commands_in_the_background() {
     drop(own);
     again.terminate().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn environments_are_the_snapshots_that_the_organization_sees() {
+    let f = Fixture::new().await;
+    let all = f.backend.environments(&CallContext::new()).await.unwrap();
+    let names: Vec<_> =
+        all.iter().map(|one| (one.name.as_str(), one.visibility.as_str())).collect();
+    assert_eq!(names, [("daytona-small", "public"), ("daytona-large", "public")]);
+    let sandbox = f.builder().environment("daytona-large").create().await.unwrap();
+    assert_eq!(sandbox.info().metadata["snapshot"], json!("daytona-large"));
+    sandbox.terminate().await.unwrap();
+}
