@@ -110,7 +110,8 @@ impl AgentLink {
             [SHELL, "-c", START, "sh", &word, ERRORS, CHECK].map(str::to_owned).into();
         argv.extend(relay_arguments(&nonce, None));
         let size = PtySize::default();
-        let program = ShellProgram { argv, env: Vec::new(), stdin: true, terminal: Some(size) };
+        let program =
+            ShellProgram { argv, stdin: true, terminal: Some(size), ..ShellProgram::default() };
         let own = self.programs.own()?;
         let AttachedProgram { output, mut input, .. } =
             own.start_on_terminal("connect", program, size).await?;

@@ -12,8 +12,8 @@ use futures_util::{StreamExt as _, stream};
 use sandbox_core::{
     ByteSize, CallContext, CodeOps, Context, ContextSpec, DisplayKind, Error, ErrorKind, Event,
     EventKind, EventStream, Failure, FailureKind, InterpreterState, OutputStream, Result,
-    ResultItem, RunCode, RunOutcome, Stdin, Tool, check_context_id, check_env, format_duration,
-    new_run_id, random_hex, resolve_directory, unix_now,
+    ResultItem, RunCode, RunOutcome, Stdin, Tool, check_context_id, check_directory, check_env,
+    format_duration, new_run_id, random_hex, resolve_directory, unix_now,
 };
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::interpreter::DEFAULT_CONTEXT;
@@ -30,6 +30,9 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Time for the toolbox to tell that a process which was killed has ended.
 const DEATH: Duration = Duration::from_secs(5);
+
+/// Status of a process that was killed, as a shell shows it.
+const SIGKILL_STATUS: i32 = 137;
 
 /// Output that waits for its reader. The toolbox drops a reader that is slow, so output is read at once.
 const MAX_WAITING: usize = 64 << 20;
@@ -198,6 +201,7 @@ impl CodeOps for Code {
         let id = spec.id.unwrap_or_else(|| random_hex(8));
         check_context_id(&id)?;
         let base = &self.interpreter.cwd;
+        spec.cwd.as_deref().map(|path| check_directory("cwd", path)).transpose()?;
         let cwd = spec.cwd.as_deref().map(|path| resolve_directory(base, path));
         let context = Arc::new(CodeContext::new(&id, cwd, spec.env));
         {
@@ -406,7 +410,7 @@ impl Run {
                 },
             }
         };
-        self.finish(end, why)
+        self.finish(end, why, was_killed)
     }
 
     /// Passes output on. Returns false when the run has put out more than it may.
@@ -439,13 +443,15 @@ impl Run {
         grace.reset(tokio::time::Instant::now() + GRACE);
     }
 
-    fn finish(&self, end: End, why: Option<FailureKind>) -> RunOutcome {
+    fn finish(&self, end: End, why: Option<FailureKind>, was_killed: bool) -> RunOutcome {
         let mut outcome = self.base();
         let told = match end {
             End::Told(told) => told,
             End::Died | End::TimedOut => {
                 self.context.mark_lost();
                 outcome.state = InterpreterState::Lost;
+                // The toolbox does not tell how a process has ended; of this one it is known.
+                outcome.exit_code = was_killed.then_some(SIGKILL_STATUS);
                 let kind = why.unwrap_or(match end {
                     End::TimedOut => FailureKind::Timeout,
                     _ => FailureKind::KernelDied,

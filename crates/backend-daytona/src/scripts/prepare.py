@@ -16,6 +16,7 @@ def __sandbox_prepare__(space, settings):
     import inspect
     import io
     import json
+    import keyword
     import linecache
     import os
     import select
@@ -33,6 +34,7 @@ def __sandbox_prepare__(space, settings):
     settings = json.loads(settings)
     piece_size = 32 << 10
     told_size = 100_000
+    shown_frames = 100
 
     def tell(out, word, told):
         """Prints what came of a request: in pieces, for the toolbox takes no long lines."""
@@ -268,15 +270,21 @@ def __sandbox_prepare__(space, settings):
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != name:
             trace = trace.tb_next
-        lines = traceback.TracebackException(type(error), error, trace).format()
+        depth, last = 0, trace
+        while last is not None:
+            depth, last = depth + 1, last.tb_next
+        limit = shown_frames if depth > 2 * shown_frames else None
+        lines = list(traceback.TracebackException(type(error), error, trace, limit=limit).format())
+        if limit:
+            lines.insert(-1, f"  [{depth - limit} more frames]\n")
         try:
             value = str(error)
-        except Exception:
+        except BaseException:
             value = ""
         return [type(error).__name__, value, "".join(lines)]
 
     def check_name(name):
-        if not name.isidentifier():
+        if not name.isidentifier() or keyword.iskeyword(name):
             raise LookupError("invalid", f"{name!r} is not an identifier")
         if name.startswith("__") and name.endswith("__"):
             raise LookupError("invalid", f"{name!r} belongs to the interpreter")
