@@ -677,6 +677,37 @@ async def tasks():
     raw.end()
     until(lambda: not running(mark), "the task outlives its session")
 
+    # Over HTTP a task outlives the request that has made it, and ends with the server.
+    process, url, key = serve("--task-after", "0.3")
+    try:
+        async with httpx2.AsyncClient(timeout=30) as plain:
+
+            async def post(method, name, params):
+                headers = {"Authorization": f"Bearer {key}", "Accept": "application/json, text/event-stream"}
+                headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name}
+                body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta(tasks)}}
+                text = (await plain.post(url, json=body, headers=headers)).text
+                events = [line.removeprefix("data:") for line in text.splitlines() if line.startswith("data:") and '"id"' in line]
+                return json.loads(events[-1] if events else text)["result"]
+
+            made = await post("tools/call", "create_sandbox", {"name": "create_sandbox", "arguments": {}})
+            sandbox = made["structuredContent"]["sandbox"]
+            arguments = {"code": "import time\ntime.sleep(1)\n6 * 7", "sandbox": sandbox}
+            task = await post("tools/call", "run_code", {"name": "run_code", "arguments": arguments})
+            with anyio.fail_after(20):
+                while (state := await post("tasks/get", task["taskId"], {"taskId": task["taskId"]}))["status"] == "working":
+                    await anyio.sleep(0.1)
+            assert state["result"]["structuredContent"]["result"] == "42", state
+            arguments = {"command": f"sleep {mark}", "timeout": 3600, "sandbox": sandbox}
+            await post("tools/call", "run_command", {"name": "run_command", "arguments": arguments})
+            assert running(mark), "the task has ended"
+        process.terminate()
+        assert process.wait(timeout=20) == 143, process.returncode
+        until(lambda: not running(mark), "the task outlives the server")
+    finally:
+        process.kill()
+        process.wait()
+
 
 async def beside():
     """`serve --mcp` has both protocols on one port, with one key; many sessions at once are apart."""
