@@ -76,7 +76,8 @@ async fn start(
         None => vec!["/bin/bash", "-c", &line],
     };
     let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-    let mut command = cell.commands().run(words);
+    // A command continues when the reader of its events is gone.
+    let mut command = cell.commands().run(words).background();
     if let Some(directory) = directory {
         command = command.cwd(directory);
     }
