@@ -78,7 +78,7 @@ fn identity((id, record): &(String, SandboxRecord)) -> Identity<'_> {
 fn name_is_taken(name: &str, id: &str) -> Error {
     let message = format!("the name {name:?} is that of cloudflare/{id}");
     Error::new(ErrorKind::AlreadyExists, "create", message)
-        .with_hint(format!("use another name, or end that one: `sandboxes rm cloudflare/{id}`"))
+        .with_hint(format!("use another name, or end cloudflare/{id}: `.terminate()`"))
 }
 
 /// Describes a generation for users.

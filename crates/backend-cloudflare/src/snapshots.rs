@@ -173,5 +173,5 @@ pub(crate) fn list(config: &CloudflareConfig) -> Vec<SnapshotInfo> {
 pub(crate) fn no_way_back() -> Error {
     Error::unsupported("restore_snapshot", "cloudflare does not support restore_snapshot")
         .with_context("variant", Variant::CLOUDFLARE.as_str())
-        .with_hint("make a new sandbox from the snapshot: `--snapshot NAME` at create")
+        .with_hint("make a new sandbox from the snapshot: `.snapshot_name(\"NAME\")` at create")
 }

@@ -28,7 +28,7 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
     // The lifetime is that of a request, up to this one.
     let lifetime =
         wanted.lifetime.take().map(|lifetime| seconds("lifetime", lifetime)).transpose()?;
-    let (backend, spec) = settings::builder(&wanted, None)?.into_parts()?;
+    let (backend, spec) = settings::server_builder(&wanted)?.into_parts()?;
     let variant = backend.variant();
     let mut ceiling = Ceiling::new(spec);
     ceiling.max_sandboxes = args.max_sandboxes;

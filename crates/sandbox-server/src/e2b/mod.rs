@@ -29,6 +29,7 @@ mod process;
 mod proxy;
 mod record;
 mod routes;
+mod status;
 mod templates;
 mod user;
 mod watchers;
