@@ -13,7 +13,7 @@ use sandbox_core::{
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
     resolve_directory, unix_now,
 };
-use sandbox_engine::shell::ShellHost as _;
+use sandbox_shell::ShellHost as _;
 use serde_json::Value;
 
 use crate::api::{Api, Generation};
@@ -78,7 +78,7 @@ fn identity((id, record): &(String, SandboxRecord)) -> Identity<'_> {
 fn name_is_taken(name: &str, id: &str) -> Error {
     let message = format!("the name {name:?} is that of cloudflare/{id}");
     Error::new(ErrorKind::AlreadyExists, "create", message)
-        .with_hint(format!("use another name, or end that one: `sandboxes rm cloudflare/{id}`"))
+        .with_hint(format!("use another name, or end cloudflare/{id}: `.terminate()`"))
 }
 
 /// Describes a generation for users.

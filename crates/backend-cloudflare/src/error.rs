@@ -23,7 +23,7 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
             ErrorKind::QuotaExceeded,
             None,
             "all containers of the Worker are in use: raise `max_instances` in its wrangler configuration, or end others \
-             (`sandboxes ls -p cloudflare`)",
+             (`Sandbox::list()`)",
         ),
         (
             ErrorKind::Unavailable,
@@ -39,7 +39,7 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
 
 /// Hint for a sandbox that could not be deleted.
 pub(crate) const LEFT_BEHIND: &str = "the container could not be deleted: it sleeps when it is not used, and costs nothing \
-     then; `sandboxes ls -p cloudflare` lists it";
+     then; `Sandbox::list()` lists it";
 
 /// Returns the error for a verb that the bridge has no request for.
 pub(crate) fn unsupported(operation: &'static str) -> Error {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sandbox_core::{ByteRange, ByteStream, FileInfo, FindFiles, FoundFile, Result, WriteOptions};
 use sandbox_engine::host::{FileSystem, Links, WatchStream};
-use sandbox_engine::shell::{ShellFiles, ShellHost};
+use sandbox_shell::{ShellFiles, ShellHost};
 
 use crate::agent::AgentLink;
 use crate::programs::Programs;

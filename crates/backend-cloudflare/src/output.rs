@@ -13,8 +13,8 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
 use sandbox_cloud::http::{ServerEvent, server_events};
 use sandbox_core::{ByteStream, Error, ErrorKind, Result, Retry};
-use sandbox_engine::shell::ProgramOutput;
-use sandbox_engine::shell::text::Lines;
+use sandbox_shell::ProgramOutput;
+use sandbox_shell::text::Lines;
 use tokio::time::sleep;
 
 use crate::programs::Programs;

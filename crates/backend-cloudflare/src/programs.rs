@@ -15,8 +15,8 @@ use sandbox_cloud::{Connections, StateStore};
 use sandbox_core::{ByteStream, CallContext, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_engine::shell::text::{self, Form};
-use sandbox_engine::shell::{
+use sandbox_shell::text::{self, Form};
+use sandbox_shell::{
     AttachedProgram, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
     start_command,
 };

@@ -10,7 +10,7 @@ use sandbox_core::{
 };
 use sandbox_engine::check_snapshot_name;
 use sandbox_engine::host::{FileSystem as _, Links};
-use sandbox_engine::shell::{ShellFiles, ShellHost};
+use sandbox_shell::{ShellFiles, ShellHost};
 use tokio::fs::{File, create_dir_all, remove_file, rename};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -173,5 +173,5 @@ pub(crate) fn list(config: &CloudflareConfig) -> Vec<SnapshotInfo> {
 pub(crate) fn no_way_back() -> Error {
     Error::unsupported("restore_snapshot", "cloudflare does not support restore_snapshot")
         .with_context("variant", Variant::CLOUDFLARE.as_str())
-        .with_hint("make a new sandbox from the snapshot: `--snapshot NAME` at create")
+        .with_hint("make a new sandbox from the snapshot: `.snapshot_name(\"NAME\")` at create")
 }

@@ -120,7 +120,7 @@ async fn check_name(api: &Api, call: &CallContext, name: Option<&str>) -> Result
             let id = other.id();
             let message = format!("the name {name:?} is that of datalayer-runtime/{id}");
             Err(Error::new(ErrorKind::AlreadyExists, "create", message).with_hint(format!(
-                "use another name, or end that one: `sandboxes rm datalayer-runtime/{id}`"
+                "use another name, or end datalayer-runtime/{id}: `.terminate()`"
             )))
         }
         None => Ok(()),
@@ -136,8 +136,7 @@ async fn carry_out(
     let api = factory.api_over(Connections::Dedicated).await?;
     let create = || request_runtime(&api, &call, &plan.new);
     let find = || find_created(&api, &call, &plan.new.given_name);
-    let left_behind =
-        "a runtime may have been made: `sandboxes ls -p datalayer-runtime` lists them";
+    let left_behind = "a runtime may have been made: `Sandbox::list()` lists them";
     let runtime = create_or_find(create, find, left_behind).await?;
     let timeout = factory.config.ready_timeout();
     let cwd = plan.record.cwd.clone();

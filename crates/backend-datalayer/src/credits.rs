@@ -20,8 +20,9 @@ pub(crate) fn lifetime(spec: &CreateSpec) -> Duration {
 pub(crate) fn credits(rate: f64, lifetime: Duration) -> Result<f64> {
     if rate <= 0.0 {
         let message = "the environment costs nothing, so the service would never end the sandbox";
-        return Err(Error::new(ErrorKind::Unsupported, "create", message)
-            .with_hint("choose an environment with a price; `sandboxes environments` lists them"));
+        return Err(Error::new(ErrorKind::Unsupported, "create", message).with_hint(
+            "choose an environment with a price; `Backend::environments()` lists them",
+        ));
     }
     // The order of the provider's own client, so that its numbers are ours.
     Ok(rate * 60.0 * (lifetime.as_secs_f64() / 60.0))

@@ -16,7 +16,7 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
             ErrorKind::QuotaExceeded,
             None,
             "there are not enough credits: add some to the account, ask for a shorter lifetime, choose a cheaper \
-             environment (`sandboxes environments -p datalayer-runtime`), or end other sandboxes",
+             environment (`Backend::environments()`), or end other sandboxes",
         ),
         (ErrorKind::PermissionDenied, None, "the account of this API key may not do that"),
         (
@@ -36,7 +36,7 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
 
 /// Hint for a runtime that could not be deleted.
 pub(crate) const LEFT_BEHIND: &str =
-    "the runtime could not be deleted and may cost credits: `sandboxes ls -p datalayer-runtime`";
+    "the runtime could not be deleted and may cost credits: `Sandbox::list()` shows it";
 
 /// Returns the error for a verb that the service has no request for.
 pub(crate) fn unsupported(operation: &'static str) -> Error {

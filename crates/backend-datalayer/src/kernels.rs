@@ -8,9 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::websocket::{ServerClient, ServerError};
-use sandbox_core::{
-    CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret, hint_with_rust,
-};
+use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::interpreter::DEFAULT_CONTEXT;
 use sandbox_kernel::server::{
@@ -107,7 +105,7 @@ async fn check_paused(handle: &RuntimeHandle) -> Result<()> {
     handle.set_paused(is_paused);
     if is_paused {
         return Err(Error::new(ErrorKind::Unavailable, "start_kernel", "the sandbox is paused")
-            .with_hint(hint_with_rust("`sandboxes resume ID` resumes it", ".resume()")));
+            .with_hint("`.resume()` resumes it"));
     }
     Ok(())
 }

@@ -151,7 +151,7 @@ impl Backend for DaytonaBackend {
                 match chosen.find_existing(call, &name, &spec.tags).await? {
                     Existing::Same(existing) => Ok(existing),
                     _ => Err(error.with_hint(format!(
-                        "use another name, or end that one: `sandboxes rm daytona/{name}`"
+                        "use another name, or end daytona/{name}: `.terminate()`"
                     ))),
                 }
             }

@@ -17,7 +17,7 @@ use sandbox_core::{
 };
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::interpreter::DEFAULT_CONTEXT;
-use sandbox_engine::shell::ShellHost as _;
+use sandbox_shell::ShellHost as _;
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedMutexGuard, Semaphore, mpsc, watch};
 use tokio::time::sleep;

@@ -12,7 +12,7 @@ use sandbox_cloud::{
 use sandbox_core::{
     CallContext, Effect, Error, ErrorKind, FailureKind, Result, Retry, resolve_directory,
 };
-use sandbox_engine::shell::ShellHost as _;
+use sandbox_shell::ShellHost as _;
 
 use crate::api::Api;
 use crate::client_factory::ApiFactory;
@@ -66,7 +66,7 @@ async fn carry_out(
     let api = factory.api_over("create", Connections::Dedicated)?;
     let create = || request(&api, &call, &plan);
     let find = || async { api.find(&call, "create", &plan.name).await };
-    let left_behind = "a sandbox may have been made: `sandboxes ls -p daytona` lists them";
+    let left_behind = "a sandbox may have been made: `Sandbox::list()` lists them";
     let sandbox = create_or_find(create, find, left_behind).await?;
     let timeout = factory.config.ready_timeout();
     let remote = RemoteSandbox::new(factory, sandbox);

@@ -20,7 +20,7 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
             ErrorKind::QuotaExceeded,
             None,
             "the organization has no credit or quota left: raise it in the dashboard, ask for less, or end other sandboxes \
-             (`sandboxes ls -p daytona`)",
+             (`Sandbox::list()`)",
         ),
         (
             ErrorKind::PermissionDenied,
@@ -32,7 +32,7 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
         (
             ErrorKind::NotFound,
             Some("create"),
-            "look whether the snapshot and the region exist: `sandboxes environments -p daytona`, DAYTONA_TARGET",
+            "look whether the snapshot and the region exist: `Backend::environments()`, DAYTONA_TARGET",
         ),
         (
             ErrorKind::Unavailable,
@@ -50,7 +50,7 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
 
 /// Hint for a sandbox that could not be deleted.
 pub(crate) const LEFT_BEHIND: &str =
-    "the sandbox could not be deleted and may cost credits: `sandboxes ls -p daytona`";
+    "the sandbox could not be deleted and may cost credits: `Sandbox::list()`";
 
 /// Returns the error for a verb that the provider has no request for.
 pub(crate) fn unsupported(operation: &'static str) -> Error {

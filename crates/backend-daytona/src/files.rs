@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use sandbox_core::{ByteRange, ByteStream, FileInfo, FindFiles, FoundFile, Result, WriteOptions};
 use sandbox_engine::background_runtime::background;
 use sandbox_engine::host::{FileSystem, Links, WatchStream};
-use sandbox_engine::shell::{ShellFiles, ShellHost};
+use sandbox_shell::{ShellFiles, ShellHost};
 
 use crate::programs::Programs;
 

@@ -15,7 +15,7 @@ use sandbox_core::{
     CallContext, CodeError, CodeMode, Error, ErrorKind, OutputStream, Result, RunCode, random_hex,
 };
 use sandbox_engine::background_runtime::background;
-use sandbox_engine::shell::ShellHost as _;
+use sandbox_shell::ShellHost as _;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

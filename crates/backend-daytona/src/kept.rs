@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sandbox_engine::shell::KeptProgram;
+use sandbox_shell::KeptProgram;
 
 /// First words of such a line.
 const KEPT: &str = ": code-sandboxes";

@@ -192,8 +192,8 @@ fn resources(
         return Err(Error::unsupported("create", message)
             .with_context("field", (*field).to_owned())
             .with_hint(
-                "name an image too (`--image`; in Rust: .image(..)), or a snapshot of that size \
-                 (`sandboxes environments -p daytona`); the provider option `resize` gives a sandbox of a snapshot \
+                "name an image too (`.image(..)`), or a snapshot of that size \
+                 (`Backend::environments()`); the provider option `resize` gives a sandbox of a snapshot \
                  more cpu and memory",
             ));
     }

@@ -15,7 +15,7 @@ use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::commands::KeptCommand;
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_engine::shell::{
+use sandbox_shell::{
     AttachedProgram, ProgramOutput, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
     adopt_command, start_command, text,
 };

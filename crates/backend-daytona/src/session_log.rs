@@ -1,6 +1,6 @@
 //! The output of a command of a session: the log that the toolbox keeps, followed while it is written.
 //!
-//! The log has lines of base64 (see `sandbox_engine::shell::text`), each behind three bytes that name its stream. A connection that
+//! The log has lines of base64 (see `sandbox_shell::text`), each behind three bytes that name its stream. A connection that
 //! breaks is opened again: the log then comes from its beginning, and the part that was read is passed over.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
 use sandbox_core::{ErrorKind, Result, Retry};
-use sandbox_engine::shell::ProgramOutput;
+use sandbox_shell::ProgramOutput;
 use tokio::time::{sleep, timeout};
 
 use crate::programs::Programs;

@@ -69,7 +69,7 @@ pub(crate) fn check(spec: &CreateSpec, runner: &CodeRunner) -> Result<()> {
             "create",
             format!("environment {name:?} not found (available: local-docker)"),
         )
-        .with_hint("name an image with `--image` or .image(..)")),
+        .with_hint("name an image with `.image(..)`")),
         None => Ok(()),
     }
 }

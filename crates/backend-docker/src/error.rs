@@ -223,10 +223,10 @@ fn with_hint(operation: &'static str, kind: ErrorKind, message: &str, hint: &str
 
 fn missing_image_hint(name: &str) -> String {
     if name == crate::DEFAULT_IMAGE {
-        "build it with `sandboxes image build`, or name another image that has Python 3.9 or later"
+        "build it with `Images::build(..)`, or name another image that has Python 3.9 or later"
             .to_owned()
     } else {
-        format!("fetch it with `sandboxes image pull {name}`, or build it")
+        "fetch it with `Images::pull(..)`, or build it".to_owned()
     }
 }
 

@@ -296,12 +296,15 @@ fn pull_error(name: &str, error: Cause) -> Error {
 fn build_error(name: &str, error: Cause) -> Error {
     let message = message_of(error);
     let (kind, hint) = if is_missing(&message) {
-        (ErrorKind::NotFound, "name a base that the engine has or can pull, with `--base`")
+        (
+            ErrorKind::NotFound,
+            "name a base that the engine has or can pull, with `ImageBuild::base`",
+        )
     } else {
         (
             ErrorKind::Unavailable,
-            "the lines before show which step failed; without Docker's registry name another image with `--base`; behind a \
-             proxy `--index-url`, `--ca-bundle` and `--build-network host` help",
+            "the lines before show which step failed; without Docker's registry name another image with `ImageBuild::base`; behind \
+             a proxy `ImageBuild::index_url`, `ImageBuild::ca_bundle` and `ImageBuild::network` help",
         )
     };
     Error::new(kind, BUILD, format!("{name} could not be built: {message}"))

@@ -21,8 +21,8 @@ const MAX_CONNECTIONS: usize = 16;
 
 /// Hint of a sandbox that cannot install system packages.
 const SYSTEM_PACKAGES_HINT: &str = "create the sandbox with a network and a writable root, which excludes a limit of the disk: \
-     `--writable-root --network all`; or put the packages into an image of your own, and name it with `--image`; in Rust: the \
-     provider option `writable_root`, or .image(..)";
+     `.provider_option(\"writable_root\", true)` and `.network(NetworkPolicy::all())`; or put the packages into an image of your \
+     own, and name it with `.image(..)`";
 
 /// A sandbox with an agent.
 pub(crate) type DockerInstance = StandardInstance<DockerHooks>;

@@ -161,7 +161,7 @@ impl ImageKernels {
             let message =
                 format!("`{}` of the image has no ipykernel (kernels: {names})", options.python);
             return failed(ErrorKind::Unavailable, message, options).with_hint(
-                "put it into the image: `python3 -m pip install ipykernel`; `sandboxes image build` builds one that has it",
+                "put it into the image: `python3 -m pip install ipykernel`; `Images::build(..)` builds one that has it",
             );
         }
         let message = format!("no kernel of the image is named {name:?} (available: {names})");

@@ -123,7 +123,7 @@ impl HostFiles {
             let message = format!("the engine at {host} is not on this host, and has other files");
             return Err(Error::unsupported("create", message)
                 .with_context("capability", "mounts")
-                .with_hint("upload the files of the code instead: `sandboxes cp`, or .files()"));
+                .with_hint("upload the files of the code instead: `.files().upload(..)`"));
         }
         let files =
             host_files::open(&spec.mounts, protected.into_iter().collect(), HostFile::open).await?;

@@ -171,7 +171,7 @@ async fn a_missing_image_is_reported_with_how_to_get_it() {
     let builder = Sandbox::builder(Arc::new(DockerBackend::default()));
     let error = builder.image("no-such-image:at-all").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert!(error.hint().is_some_and(|hint| hint.contains("sandboxes image pull")), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("Images::pull(..)")), "{error:?}");
 }
 
 #[tokio::test]

@@ -56,8 +56,8 @@ pub(crate) fn commands_only() -> Capabilities {
 pub(crate) fn check(spec: &CreateSpec) -> Result<()> {
     capabilities().check(spec).map_err(|error| {
         let hint = match spec.image.is_some() {
-            true => "a sandbox of e2b starts from a built template: build one of the image, and name it with `--environment`",
-            false => "templates have their cpu, memory and disk: `sandboxes environments -p e2b`; for a sandbox there are lifetime and network",
+            true => "a sandbox of e2b starts from a built template: build one of the image, and name it with `.environment(..)`",
+            false => "templates have their cpu, memory and disk: `Backend::environments()`; for a sandbox there are lifetime and network",
         };
         error.with_context("variant", Variant::E2B.as_str()).with_hint(hint)
     })?;

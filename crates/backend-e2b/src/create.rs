@@ -104,7 +104,7 @@ async fn check_name(api: &Api, call: &CallContext, name: &str) -> Result<()> {
             let id = &other.sandbox_id;
             let message = format!("the name {name:?} is that of e2b/{id}");
             Err(Error::new(ErrorKind::AlreadyExists, "create", message)
-                .with_hint(format!("use another name, or end that one: `sandboxes rm e2b/{id}`")))
+                .with_hint(format!("use another name, or end e2b/{id}: `.terminate()`")))
         }
         None => Ok(()),
     }

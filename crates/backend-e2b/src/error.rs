@@ -25,12 +25,12 @@ pub(crate) static API_ERRORS: ErrorRules = ErrorRules {
         (
             ErrorKind::RateLimited,
             None,
-            "the team runs or creates too many sandboxes at once; end some of them (`sandboxes ls -p e2b`), or wait",
+            "the team runs or creates too many sandboxes at once; end some of them (`Sandbox::list()`), or wait",
         ),
         (
             ErrorKind::NotFound,
             Some("create"),
-            "`sandboxes environments -p e2b` lists the templates; an image has to be built as a template first",
+            "`Backend::environments()` lists the templates; an image has to be built as a template first",
         ),
         (
             ErrorKind::InvalidArgument,
@@ -91,11 +91,11 @@ const CONNECT_CODES: [(&str, Meaning); 16] = [
 
 /// Hint for a sandbox that could not be ended.
 pub(crate) const LEFT_BEHIND: &str =
-    "the sandbox could not be ended and costs until it expires: `sandboxes ls -p e2b`";
+    "the sandbox could not be ended and costs until it expires: `Sandbox::list()`";
 
 /// Hint for a create whose outcome is unknown.
 pub(crate) const MAYBE_CREATED: &str =
-    "a sandbox may have been created: `sandboxes ls -p e2b` lists them";
+    "a sandbox may have been created: `Sandbox::list()` lists them";
 
 /// Returns true for the answer of the provider's proxy about a port that no program listens on.
 pub(crate) fn is_port_closed(error: &Error) -> bool {
@@ -112,7 +112,7 @@ pub(crate) fn unsupported(operation: &'static str) -> Error {
 pub(crate) fn no_code(operation: &'static str) -> Error {
     let message = "the template of this sandbox has no code interpreter";
     Error::unsupported(operation, message).with_context("variant", Variant::E2B.as_str()).with_hint(
-        "create the sandbox with `--environment code-interpreter-v1`, or run the code as a command",
+        "create the sandbox with `.environment(\"code-interpreter-v1\")`, or run the code as a command",
     )
 }
 

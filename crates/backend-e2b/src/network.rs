@@ -64,7 +64,7 @@ fn without_ports(hosts: &[HostPattern]) -> Result<Vec<String>> {
 fn refused(why: &str) -> Error {
     Error::unsupported("create", format!("this network policy cannot be enforced by e2b: {why}"))
         .with_context("field", "network")
-        .with_hint("leave that part out, or choose a variant that has it (`sandboxes providers`)")
+        .with_hint("leave that part out, or choose a variant that has it (`Registry::variants()`)")
 }
 
 #[cfg(test)]

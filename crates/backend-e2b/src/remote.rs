@@ -9,7 +9,7 @@ use sandbox_cloud::http::Url;
 use sandbox_cloud::{Connections, Remote, RemoteLifetime};
 use sandbox_core::{
     CallContext, Error, ErrorKind, Result, SandboxInfo, SandboxStatus, TunnelInfo, Variant,
-    hint_with_rust, unix_now,
+    unix_now,
 };
 
 use crate::auth::SandboxAuth;
@@ -117,7 +117,7 @@ impl RemoteSandbox {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unavailable, operation, "the sandbox is paused")
-            .with_hint(hint_with_rust("`sandboxes resume ID` resumes it", ".resume()")))
+            .with_hint("`.resume()` resumes it"))
     }
 
     /// Returns a client of a port of the sandbox, and the address of the port.

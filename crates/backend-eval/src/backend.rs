@@ -9,7 +9,7 @@ use sandbox_cells::visible_paths::check_cell_options;
 use sandbox_core::{
     Backend, ByteSize, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health,
     Instance, IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SnapshotInfo, Variant, hint_with_rust,
+    SnapshotInfo, Variant,
 };
 use sandbox_engine::checks::{check_of, check_size, with_unsupported_hint};
 use sandbox_engine::{
@@ -134,10 +134,7 @@ fn not_shown(unseen: &[PathBuf]) -> Option<Check> {
         name: "directories of modules".into(),
         ok: true,
         detail: format!("not in sandboxes, as they may hold anything: {}", paths.join(", ")),
-        fix: Some(hint_with_rust(
-            &format!("to show one: `--mount {first}:{first}`"),
-            ".mount(Mount::new(..))",
-        )),
+        fix: Some(format!("to show one: `.mount(Mount::new(\"{first}\", \"{first}\"))`")),
     })
 }
 

@@ -80,7 +80,10 @@ async fn where_there_are_none() {
     let health = EvalBackend::default().health(&CallContext::default()).await.expect("health");
     let row = health.checks.iter().find(|check| check.name == "best effort").expect("a row");
     assert!(row.ok && row.detail.contains("landlock, seccomp, rlimits"), "{row:?}");
-    assert!(row.fix.as_ref().is_some_and(|fix| fix.contains("--isolation best-effort")), "{row:?}");
+    assert!(
+        row.fix.as_ref().is_some_and(|fix| fix.contains("IsolationMode::BestEffort")),
+        "{row:?}"
+    );
     let sandbox = builder().create().await.expect("a sandbox");
     let isolation = sandbox.info().isolation.expect("isolation");
     assert_eq!(

@@ -72,7 +72,7 @@ async fn a_project_in_a_pth_file_is_not_shown() {
     let error = result.error().unwrap();
     assert_eq!(error.name, "ModuleNotFoundError");
     let place = world.project();
-    let flag = format!("`--mount {0}:{0}`", place.display());
+    let flag = format!("`.mount(Mount::new(\"{0}\", \"{0}\"))`", place.display());
     assert!(result.hint.as_deref().unwrap().contains(&flag), "{result:?}");
     let result = run(world.builder(), "import of_nowhere").await;
     assert_eq!(result.hint, None);
@@ -100,7 +100,7 @@ async fn doctor_names_what_is_not_shown() {
     let row = health.checks.iter().find(|check| check.name == "directories of modules").unwrap();
     let project = world.project().display().to_string();
     assert!(row.ok && row.detail.contains(&project), "{row:?}");
-    assert!(row.fix.as_ref().unwrap().contains("--mount"), "{row:?}");
+    assert!(row.fix.as_ref().unwrap().contains("Mount::new"), "{row:?}");
     let all = format!("{health:?}");
     assert!(!all.contains("other/site-packages"), "{all}");
 }

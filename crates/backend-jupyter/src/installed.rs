@@ -43,7 +43,8 @@ impl Installed {
             "kernel {name:?} is started with {path}, which a cell does not show: more is there than this kernel"
         );
         let hint = format!(
-            "mount what it needs of it, read-only: --mount {path}:{path}, or start it where nothing is hidden: --isolation off"
+            "mount what it needs of it, read-only: `.mount(Mount::new(\"{path}\", \"{path}\"))`, or start it where nothing is hidden: \
+             `.isolation(IsolationMode::Off)`"
         );
         Err(Error::new(ErrorKind::Unavailable, "start_kernel", message).with_hint(hint))
     }

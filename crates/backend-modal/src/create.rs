@@ -343,7 +343,7 @@ async fn request(
     }
     let create = || request_once(&api, &call, &plan);
     let find = || find_created(&api, &call, &plan);
-    let left_behind = "a sandbox may have been made: `sandboxes ls -p modal` lists them";
+    let left_behind = "a sandbox may have been made: `Sandbox::list()` lists them";
     let created = create_or_find(create, find, left_behind).await?;
     let listed = ListedSandbox {
         id: created.sandbox_id.clone(),

@@ -13,7 +13,7 @@ use crate::wire::{GenericResult, RpcRetryPolicy, RpcStatus, status};
 
 /// Hint for a sandbox that could not be deleted.
 pub(crate) const LEFT_BEHIND: &str =
-    "the sandbox could not be terminated and may cost money: `sandboxes ls -p modal`";
+    "the sandbox could not be terminated and may cost money: `Sandbox::list()`";
 
 /// Longest message of the service that an error repeats.
 const MAX_MESSAGE: usize = 2000;
@@ -77,7 +77,7 @@ pub(crate) fn parse(operation: &'static str, failed: &Status) -> Error {
             .with_hint("use a token of a workspace and an environment that may, see MODAL_PROFILE and MODAL_ENVIRONMENT"),
         Code::NotFound => make(ErrorKind::NotFound, "there is no such thing at the service"),
         Code::AlreadyExists => make(ErrorKind::AlreadyExists, "there is one of that name already")
-            .with_hint("use another name, or end that one: `sandboxes ls -p modal` lists them"),
+            .with_hint("use another name, or end that one: `Sandbox::list()` lists them"),
         Code::InvalidArgument | Code::OutOfRange => {
             make(ErrorKind::InvalidArgument, "the service does not take that")
         }
@@ -85,7 +85,7 @@ pub(crate) fn parse(operation: &'static str, failed: &Status) -> Error {
             make(ErrorKind::RateLimited, "there are too many requests").with_retry(Retry::Temporary)
         }
         Code::ResourceExhausted => make(ErrorKind::QuotaExceeded, "a quota of the workspace is used up").with_hint(
-            "end other sandboxes (`sandboxes ls -p modal`), or look at limits and credits of the workspace at \
+            "end other sandboxes (`Sandbox::list()`), or look at limits and credits of the workspace at \
              https://modal.com/settings",
         ),
         Code::FailedPrecondition | Code::Aborted => {

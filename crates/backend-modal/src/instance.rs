@@ -442,7 +442,8 @@ impl SnapshotOps for ModalInstance {
     }
 
     async fn restore_snapshot(&self, _: &CallContext, _: &str) -> Result<SnapshotInfo> {
-        Err(unsupported("restore_snapshot")
-            .with_hint("make a new sandbox from the snapshot: `--snapshot NAME` at create"))
+        Err(unsupported("restore_snapshot").with_hint(
+            "make a new sandbox from the snapshot: `.snapshot_name(\"NAME\")` at create",
+        ))
     }
 }

@@ -14,11 +14,11 @@ use sandbox_core::{
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
 use sandbox_engine::process::EndReason;
-use sandbox_engine::shell::ShellFiles;
 use sandbox_engine::{
     Connection, InstanceHooks, Packages, Ports, SandboxBase, SandboxBaseSpec, Servers,
     StandardInstance,
 };
+use sandbox_shell::ShellFiles;
 use tokio::runtime::Id;
 use tokio::sync::OnceCell;
 

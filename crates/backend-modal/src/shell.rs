@@ -12,7 +12,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, PtySize, Result, Retry, Variant};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_engine::shell::{
+use sandbox_shell::{
     AttachedProgram, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
     start_command,
 };

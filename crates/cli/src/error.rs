@@ -2,7 +2,7 @@
 
 use std::io;
 
-use code_sandboxes::{Error, ErrorKind, Retry, without_rust};
+use code_sandboxes::{Error, ErrorKind, Retry, with_flags};
 use serde_json::{Value, json};
 
 use crate::exit;
@@ -75,7 +75,7 @@ impl CliError {
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Usage { message, .. } => message.clone(),
-            Self::Sandbox(error) => error.to_string(),
+            Self::Sandbox(error) => with_flags(&error.to_string()),
             Self::BrokenPipe => "the reader of the output has closed it".into(),
             Self::Output(error) => format!("the output cannot be written: {error}"),
             Self::Signal(number) => format!("ended by signal {number}"),
@@ -120,7 +120,7 @@ pub(crate) fn error_object(
     hint: Option<&str>,
     retryable: bool,
 ) -> Value {
-    let hint = hint.map(without_rust);
+    let hint = hint.map(with_flags);
     json!({"error": {"kind": kind, "message": message, "hint": hint, "retryable": retryable}})
 }
 

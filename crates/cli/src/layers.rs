@@ -6,8 +6,8 @@ use code_sandboxes::{
     Backend, CallContext, Error, ErrorKind, Finding, Layer as _, Registry, Sandbox, SandboxBuilder,
 };
 use sandbox_layers::{
-    AuditLayer, AuditLog, AuditPolicy, MaskLayer, ScanLanguage, ScanLayer, ScanMode, ScanPolicy,
-    scan,
+    AuditLayer, AuditLog, AuditPolicy, BreakerLayer, BreakerPolicy, CircuitBreaker, MaskLayer,
+    ScanLanguage, ScanLayer, ScanMode, ScanPolicy, scan,
 };
 
 use crate::args::LayerArgs;
@@ -60,6 +60,11 @@ fn policy(args: &LayerArgs) -> Result<Option<ScanPolicy>, CliError> {
             Ok(Some(policy))
         }
     }
+}
+
+/// Returns a circuit breaker for one place of a process that serves others. Code in a sandbox cannot open it.
+pub(crate) fn breaker() -> BreakerLayer {
+    BreakerLayer::new(CircuitBreaker::new(BreakerPolicy::default())).backend_only()
 }
 
 /// Puts the layers around the sandbox that a builder makes. The audit is the outermost, so that refusals are in it.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use code_sandboxes::without_rust;
+use code_sandboxes::with_flags;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use rustix::fs::{FileType, fstat};
@@ -117,7 +117,7 @@ impl Printer {
 
     /// Prints a hint.
     pub(crate) fn hint(&self, text: &str) {
-        self.print_message("hint", &without_rust(text));
+        self.print_message("hint", &with_flags(text));
     }
 
     fn print_message(&self, label: &str, text: &str) {

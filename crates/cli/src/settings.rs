@@ -2,11 +2,12 @@
 
 use std::env::{self, VarError};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use code_sandboxes::{
-    DEFAULT_DETACHED, Fallback, Mount, NetworkMode, NetworkPolicy, Registry, Sandbox,
-    SandboxBuilder, SingleUse, Tags, Variant, seconds,
+    Backend, DEFAULT_DETACHED, Error, Fallback, Layer as _, Mount, NetworkMode, NetworkPolicy,
+    Registry, Sandbox, SandboxBuilder, SingleUse, Tags, Variant, seconds,
 };
 
 use sandbox_layers::TracingLayer;
@@ -43,14 +44,32 @@ pub(crate) fn builder(
     args: &SandboxArgs,
     purpose: Option<SingleUse>,
 ) -> Result<SandboxBuilder<Registry>, CliError> {
+    described(args, purpose, |place| place, |builder| builder)
+}
+
+/// Returns a builder for the sandboxes of a server. Each place has a circuit breaker of its own.
+#[cfg(any(feature = "mcp", feature = "serve"))]
+pub(crate) fn server_builder(args: &SandboxArgs) -> Result<SandboxBuilder<Registry>, CliError> {
+    let around = |place: Arc<dyn Backend>| layers::breaker().layer(place);
+    described(args, None, around, |builder| builder.layer(layers::breaker()))
+}
+
+fn described(
+    args: &SandboxArgs,
+    purpose: Option<SingleUse>,
+    around_fallback: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>,
+    around_first: impl FnOnce(SandboxBuilder<Registry>) -> SandboxBuilder<Registry>,
+) -> Result<SandboxBuilder<Registry>, CliError> {
     let mut builder = Sandbox::builder()
         .variant(variant_of(args)?)
         .timeout(seconds("timeout", args.timeout)?)
         .isolation(args.isolation.unwrap_or_default())
         .network(network(args)?);
+    builder = around_first(builder);
     if !args.fallback.is_empty() {
-        let variants = args.fallback.iter().map(|name| name.parse());
-        builder = builder.layer(Fallback::to(variants.collect::<Result<Vec<_>, _>>()?)?);
+        let place = |name: &String| Registry::new().backend(name.parse()?).map(&around_fallback);
+        let places = args.fallback.iter().map(place);
+        builder = builder.layer(Fallback::new(places.collect::<Result<Vec<_>, Error>>()?));
     }
     builder = layers::add(builder, &args.layers)?;
     if tracing::enabled!(target: "sandbox", tracing::Level::DEBUG) {

@@ -103,4 +103,34 @@ mod documents {
 
     #[doc = include_str!("../../../docs/scan.md")]
     mod scan {}
+
+    #[doc = include_str!("../../../docs/agents.md")]
+    mod agents {}
+
+    #[doc = include_str!("../../../docs/audit.md")]
+    mod audit {}
+
+    #[doc = include_str!("../../../docs/cloudflare.md")]
+    mod cloudflare {}
+
+    #[doc = include_str!("../../../docs/datalayer.md")]
+    mod datalayer {}
+
+    #[doc = include_str!("../../../docs/daytona.md")]
+    mod daytona {}
+
+    #[doc = include_str!("../../../docs/e2b-cloud.md")]
+    mod e2b_cloud {}
+
+    #[doc = include_str!("../../../docs/local-eval.md")]
+    mod local_eval {}
+
+    #[doc = include_str!("../../../docs/modal.md")]
+    mod modal {}
+
+    #[doc = include_str!("../../../docs/mounts.md")]
+    mod mounts {}
+
+    #[doc = include_str!("../../../docs/snapshots.md")]
+    mod snapshots {}
 }

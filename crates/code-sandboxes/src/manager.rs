@@ -58,6 +58,11 @@ impl Fallback {
         let backends = variants.into_iter().map(|variant| Registry::new().backend(variant));
         backends.collect::<Result<_>>().map(Self)
     }
+
+    /// Takes backends as the places to go on to, such as ones with layers of their own around them.
+    pub fn new(places: impl IntoIterator<Item = Arc<dyn Backend>>) -> Self {
+        Self(places.into_iter().collect())
+    }
 }
 
 impl Layer for Fallback {
@@ -305,18 +310,27 @@ impl Backend for Manager {
         all.into_iter().collect::<Result<Vec<_>>>().map(|all| all.concat())
     }
 
-    /// Usable when the default place or one of its fallbacks is. The checks are the places.
+    /// Usable when the default place or one of its fallbacks is. The checks are the places, each followed by its own
+    /// checks.
     async fn health(&self, _: &CallContext) -> Result<Health> {
         let mut checks = Vec::new();
         for (variant, health) in self.health_all().await {
             let name = variant.to_string();
+            let mut own = Vec::new();
             checks.push(match health {
-                Ok(Health { usable, detail, fix, .. }) => Check { name, ok: usable, detail, fix },
+                Ok(Health { usable, detail, fix, checks }) => {
+                    own = checks;
+                    Check { name, ok: usable, detail, fix }
+                }
                 Err(error) => {
                     let (detail, fix) = (error.to_string(), error.hint().map(str::to_owned));
                     Check { name, ok: false, detail, fix }
                 }
             });
+            checks.extend(own.into_iter().map(|check| {
+                let name = format!("{variant}: {}", check.name);
+                Check { name, ..check }
+            }));
         }
         let in_chain = |check: &&Check| {
             self.chain.iter().any(|index| self.places[*index].variant().as_str() == check.name)

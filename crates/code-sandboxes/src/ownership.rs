@@ -22,9 +22,12 @@ use crate::Registry;
 const MANAGED_TAG: &str = "managed-by";
 const MANAGED: &str = "code-sandboxes";
 
-/// The tag with the owner of a sandbox: `HOST_PID-START` for the process that it ends with, and `HOST` for one that outlives
-/// its process.
+/// The tag with the owner of a sandbox: `HOST_PID-START` for the process that it ends with, `HOST` for one that outlives its
+/// process, and `shared` for one that belongs to every process with its idempotency key.
 pub const OWNER_TAG: &str = "sandboxes-owner";
+
+/// The owner of a sandbox that was made with an idempotency key: the same in every process.
+const SHARED: &str = "shared";
 
 /// The tag with the end of a sandbox, in unix seconds.
 const EXPIRES_TAG: &str = "sandboxes-expires-at";
@@ -40,8 +43,8 @@ const GRACE: f64 = 60.0;
 
 /// Gives each sandbox the tags by which [`reap`] knows whose it is, and hides them from its user.
 ///
-/// The [`Registry`] puts it around every backend whose sandboxes run elsewhere. A create with an idempotency key gets no
-/// tags, because it belongs to every process that uses the key.
+/// The [`Registry`] puts it around every backend whose sandboxes run elsewhere. A create with an idempotency key belongs to
+/// every process that uses the key, so its owner is `shared`, and its end is the one that the provider tells.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnershipLayer;
 
@@ -88,6 +91,8 @@ impl BackendWrapper for Owning<dyn Backend> {
     async fn create(&self, call: &CallContext, mut spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         if call.idempotency_key.is_some() {
             // Two such creates are one, in any process, so both must ask for the same tags.
+            spec.tags.entry(MANAGED_TAG.to_owned()).or_insert_with(|| MANAGED.to_owned());
+            spec.tags.insert(OWNER_TAG.to_owned(), SHARED.to_owned());
             return self.inner.create(call, spec).await.map(|made| self.wrap(made));
         }
         let lifetime = spec.detached.or(spec.lifetime);
@@ -212,9 +217,13 @@ pub fn overdue(info: &SandboxInfo) -> Option<Overdue> {
     {
         return Some(Overdue::OwnerGone);
     }
-    let end = info.tags.get(EXPIRES_TAG)?.parse::<f64>().ok()?;
-    // What the provider says of the end counts more.
-    let end = info.end_at.map_or(end, |known| known.max(end));
+    let told = info.tags.get(EXPIRES_TAG).and_then(|end| end.parse::<f64>().ok());
+    let end = match (told, info.end_at) {
+        // What the provider says of the end counts more.
+        (Some(told), Some(known)) => known.max(told),
+        (None, Some(known)) if owner == SHARED => known,
+        (told, _) => told?,
+    };
     (end + GRACE < unix_now()).then_some(Overdue::Expired)
 }
 

@@ -10,6 +10,7 @@ use code_sandboxes::{
     Layer, ListQuery, Manager, NetworkMode, Page, Registry, Result, Sandbox, SandboxEnvironment,
     SandboxId, SandboxInfo, SnapshotInfo, Variant,
 };
+use sandbox_layers::{BreakerLayer, BreakerPolicy, CircuitBreaker};
 
 /// A place under another name: it fails with an error, or makes cells of this host.
 #[derive(Debug)]
@@ -196,6 +197,36 @@ async fn listings_ask_all_places_at_once_and_tell_errors_beside_the_results() {
     manager.list(&CallContext::new(), ListQuery::default()).await.unwrap_err();
     let health = manager.health(&CallContext::new()).await.unwrap();
     assert!(health.usable && health.checks.iter().any(|check| !check.ok), "{health:?}");
+}
+
+#[tokio::test]
+async fn an_open_breaker_makes_the_chain_go_on_at_once_and_open_ones_everywhere_are_told() {
+    let policy = BreakerPolicy { failure_threshold: 1, ..BreakerPolicy::default() };
+    let guarded = |place: &Arc<Place>| {
+        let breaker = CircuitBreaker::new(policy);
+        BreakerLayer::new(breaker).layer(Arc::clone(place) as Arc<dyn Backend>)
+    };
+    let down = Place::new("down", Some(ErrorKind::Unavailable));
+    let works = Place::new("works", None);
+    let manager = Manager::new([guarded(&down), guarded(&works)]).unwrap();
+    let manager = manager.with_chain([down.variant, works.variant]).unwrap();
+    for _ in 0..3 {
+        let made = create(&manager, CreateSpec::default()).await.unwrap();
+        made.life().kill(&CallContext::new()).await.unwrap();
+    }
+    assert_eq!((down.creates(), works.creates()), (1, 3), "an open breaker asks nothing");
+    let health = manager.health(&CallContext::new()).await.unwrap();
+    let state = |name: &str| health.checks.iter().find(|check| check.name == name).unwrap();
+    assert!(health.usable && state("works: circuit breaker").ok, "{health:?}");
+    assert!(state("down: circuit breaker").detail.starts_with("open for"), "{health:?}");
+
+    let gone = Place::new("gone", Some(ErrorKind::ConnectionLost));
+    let manager = Manager::new([guarded(&down), guarded(&gone)]).unwrap();
+    let manager = manager.with_chain([down.variant, gone.variant]).unwrap();
+    create(&manager, CreateSpec::default()).await.unwrap_err();
+    let error = create(&manager, CreateSpec::default()).await.unwrap_err();
+    assert_eq!(error.message().matches("the circuit breaker is open").count(), 2, "{error}");
+    assert!(error.message().contains("down: ") && error.message().contains("gone: "), "{error}");
 }
 
 #[test]

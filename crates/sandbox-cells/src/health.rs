@@ -68,8 +68,7 @@ async fn best_effort(launchers: &CellLaunchers) -> Check {
         Ok(cell) => {
             let layers: Vec<_> = cell.layers().iter().map(ToString::to_string).collect();
             let detail = format!("without a cell there is still: {}", layers.join(", "));
-            let fix = "for code that you trust somewhat: `--isolation best-effort`, or \
-                       .isolation(IsolationMode::BestEffort)";
+            let fix = "for code that you trust somewhat: `.isolation(IsolationMode::BestEffort)`";
             Check { name, ok: true, detail, fix: Some(fix.to_owned()) }
         }
         Err(error) => {

@@ -1,6 +1,6 @@
 //! The cell launchers of a backend, one for each kind of isolation, shared by its sandboxes.
 
-use sandbox_core::{Error, ErrorKind, IsolationInfo, IsolationMode, Result, hint_with_rust};
+use sandbox_core::{Error, ErrorKind, IsolationInfo, IsolationMode, Result};
 use sandbox_isolation::{Cell, CellKind, CellLauncher, CellSpec};
 use tokio::sync::{Mutex, OnceCell};
 
@@ -56,13 +56,11 @@ pub fn no_isolation(error: sandbox_isolation::Error) -> Error {
     use sandbox_isolation::Error as Cause;
     match &error {
         Cause::Unavailable { missing, fix } => {
-            let flags = format!(
-                "{fix}; or give up some of it explicitly: for an ordinary user `--isolation best-effort` keeps what this \
-                 host can, and `--isolation off` nothing"
+            let hint = format!(
+                "{fix}; or give up some of it explicitly: for an ordinary user `.isolation(IsolationMode::BestEffort)` keeps \
+                 what this host can, and `.isolation(IsolationMode::Off)` nothing"
             );
-            let rust = ".isolation(IsolationMode::BestEffort) or .isolation(IsolationMode::Off)";
-            Error::new(ErrorKind::IsolationUnavailable, "create", missing.clone())
-                .with_hint(hint_with_rust(&flags, rust))
+            Error::new(ErrorKind::IsolationUnavailable, "create", missing.clone()).with_hint(hint)
         }
         Cause::NoGate { .. } => {
             let message = "network policies other than `none` cannot be enforced on this host";

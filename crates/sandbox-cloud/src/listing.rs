@@ -42,7 +42,7 @@ pub fn find_one<'a, T>(
         [] => {
             let message = format!("no sandbox of {variant} has the id or the name {wanted:?}");
             Err(Error::new(ErrorKind::NotFound, "attach", message)
-                .with_hint(format!("`sandboxes ls -p {variant}` lists them")))
+                .with_hint("`Sandbox::list()` lists them"))
         }
         several => {
             let ids: Vec<_> = several.iter().map(|one| identity(one).id).collect();

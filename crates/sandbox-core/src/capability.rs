@@ -240,7 +240,9 @@ fn refuse(field: &'static str, spec: &CreateSpec) -> Error {
     };
     Error::unsupported("create", format!("{what} cannot be enforced by this variant"))
         .with_context("field", field)
-        .with_hint("leave it out, or choose a variant that has it (`sandboxes providers`)")
+        .with_hint(
+            "leave it out, or choose a variant that has it: `Registry::variants()` lists them",
+        )
 }
 
 #[cfg(test)]

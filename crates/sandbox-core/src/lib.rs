@@ -31,6 +31,7 @@ mod instance;
 mod json_depth;
 mod layer;
 mod model;
+mod operation_layer;
 mod packages;
 mod path;
 mod request;
@@ -64,7 +65,7 @@ pub use error::{Effect, Error, ErrorKind, Result, Retry};
 pub use events::{Lines, RunEvents};
 pub use files::{Files, MAX_READ_SIZE};
 pub use get_or_create::DEFAULT_DETACHED;
-pub use hint::{hint_with_rust, without_rust};
+pub use hint::with_flags;
 pub use hooks::{
     Hooks, Observer, Operation, OperationEvent, OperationRequest, intercept, intercept_backend,
 };
@@ -76,13 +77,14 @@ pub use instance::{
 pub use layer::Layer;
 pub use model::variant::IntoVariant;
 pub use model::{
-    CodeError, CommandResult, Context, DenialReason, DisplayKind, Event, EventKind,
+    CodeError, CommandResult, Context, Cost, DenialReason, DisplayKind, Event, EventKind,
     ExecutionResult, Failure, FailureKind, FileInfo, FileKind, Finding, GpuType, HostPattern,
     InterpreterState, IsolationInfo, Logs, MimeType, Mount, NetworkDenial, NetworkMode,
     NetworkPolicy, OutputMessage, OutputStream, ResourceConfig, ResultItem, RunError, RunOutcome,
     SandboxEnvironment, SandboxInfo, SandboxStatus, SnapshotInfo, StreamTotals, Tags, Usage,
     Variant, WatchEvent, WatchEventKind,
 };
+pub use operation_layer::OperationLayer;
 pub use request::{
     ByteRange, ByteStream, CodeMode, CommandSpec, ContextSpec, FindFiles, FoundFile,
     InstallPackages, ListQuery, Page, PtySize, RunCode, StartCommand, Stdin, WriteOptions,

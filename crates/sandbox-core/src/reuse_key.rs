@@ -149,7 +149,7 @@ fn differs(field: &str, had: Option<&Value>, wanted: &Value, found: &SandboxInfo
     };
     Error::invalid(field, problem)
         .with_context("sandbox_id", id.as_str())
-        .with_hint(format!("use another label, or end that one: `sandboxes rm {id}`"))
+        .with_hint(format!("use another label, or end {id}: `.terminate()`"))
 }
 
 /// A value as a user would write it.

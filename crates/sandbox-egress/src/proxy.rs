@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use sandbox_core::NetworkDenial;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split};
 use tokio::time::timeout;
 
@@ -182,8 +181,9 @@ fn rewrite_head(
 fn error_response(destination: &Destination, error: &ConnectError) -> (&'static str, String) {
     match error {
         ConnectError::Denied(denial) => {
-            let hint = NetworkDenial::hint(std::slice::from_ref(denial));
-            ("403 Forbidden", hint.unwrap_or_default())
+            // Code reads the answer, and cannot open the network: the advice is for its caller.
+            let text = format!("the network policy refused {denial}: {}", denial.reason);
+            ("403 Forbidden", text)
         }
         ConnectError::Broken(error) => (
             "502 Bad Gateway",

@@ -23,14 +23,14 @@ pub fn with_unsupported_hint(
         }
         (IsolationMode::BestEffort, NetworkMode::All) => {
             "without a cell nothing keeps code from the private networks and the services of this host: use strict \
-             isolation, and `sandboxes doctor` says what it takes; isolation `off` has the network of the host as it is"
+             isolation, and `Backend::health()` says what it takes; isolation `off` has the network of the host as it is"
         }
         (IsolationMode::BestEffort, _) => {
             "this host has no namespaces for this user, and without them only the network can be closed; \
-             `sandboxes doctor` says how to get them"
+             `Backend::health()` says how to get them"
         }
         (IsolationMode::Strict, _) if spec.cpu.is_some() => {
-            "a share of the processors takes a control group that can be made here: `sandboxes doctor` says how"
+            "a share of the processors takes a control group that can be made here: `Backend::health()` says how"
         }
         _ => return error.with_context("variant", variant.as_str()).with_hint(enforced),
     };

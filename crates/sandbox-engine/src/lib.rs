@@ -36,7 +36,6 @@ mod ports;
 mod prewarm;
 pub mod process;
 pub mod programs;
-pub mod shell;
 mod snapshots;
 pub mod system_packages;
 mod tree_limit;

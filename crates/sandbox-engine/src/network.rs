@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use sandbox_core::{HostPattern, NetworkDenial, NetworkMode, NetworkPolicy, hint_with_rust};
+use sandbox_core::{HostPattern, NetworkDenial, NetworkMode, NetworkPolicy};
 
 use crate::attempts::Attempts;
 use crate::denial_report::{ClosedNetwork, DenialReporter};
 
-/// The hint for code without network. It names the flags that open the network.
-const NO_NETWORK: &str = "Network access is disabled in this sandbox; `--allow HOST` opens it to one host and \
-                          `--network all` to the public internet";
-const NO_NETWORK_IN_RUST: &str = ".network(NetworkPolicy::allowlist([\"HOST\"])?)";
+/// The hint for code without network. It names the calls that open the network.
+const NO_NETWORK: &str = "Network access is disabled in this sandbox; `.network(NetworkPolicy::allowlist([\"HOST\"])?)` opens \
+                          it to one host and `.network(NetworkPolicy::all())` to the public internet";
 
 /// The hint for code whose network is a proxy that it does not use.
 const PROXY_ALONE: &str = "this sandbox reaches the network through the proxy that HTTPS_PROXY and HTTP_PROXY name, and not \
@@ -75,7 +74,7 @@ impl Network {
         if self.proxy.is_some() {
             return Some(PROXY_ALONE.to_owned());
         }
-        self.is_closed().then(|| hint_with_rust(NO_NETWORK, NO_NETWORK_IN_RUST))
+        self.is_closed().then(|| NO_NETWORK.to_owned())
     }
 
     /// Returns true when nothing at all can be reached.

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::interpreter::{Contexts, InterpreterContext, SuspendedContext};
-use sandbox_core::{Error, ErrorKind, Result, Retry, hint_with_rust};
+use sandbox_core::{Error, ErrorKind, Result, Retry};
 use tokio::sync::Mutex as Turn;
 
 use crate::expiry::ActivityGuard;
@@ -45,7 +45,7 @@ impl PauseState {
             return Ok(());
         }
         let error = Error::new(ErrorKind::Unavailable, operation, "the sandbox is paused");
-        Err(error.with_hint(hint_with_rust("`sandboxes resume ID` resumes it", ".resume()")))
+        Err(error.with_hint("`.resume()` resumes it"))
     }
 }
 

@@ -125,7 +125,7 @@ pub fn failed(said: &str, status: i64, closed: bool) -> Error {
     let error = Error::new(kind, OPERATION, format!("system packages were not installed: {words}"));
     if closed && kind == Unavailable {
         let hint = "package managers fetch from the network, and this sandbox has none: create it with \
-                    `--network all`; in Rust: .network(NetworkPolicy::all())";
+                    `.network(NetworkPolicy::all())`";
         return error.with_hint(hint);
     }
     error
@@ -166,6 +166,11 @@ mod tests {
             ErrorKind::ResourceExhausted
         );
         assert_eq!(failed("x", NO_MANAGER, false).kind(), ErrorKind::Unsupported);
-        assert!(failed("E: one\nnoise", 100, true).hint().unwrap().contains("--network all"));
+        assert!(
+            failed("E: one\nnoise", 100, true)
+                .hint()
+                .unwrap()
+                .contains("`.network(NetworkPolicy::all())`")
+        );
     }
 }

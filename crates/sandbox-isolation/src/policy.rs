@@ -215,7 +215,7 @@ fn root_not_confinable() -> Error {
         missing: "root cannot be confined without namespaces: it owns the system's files, and Landlock does not \
                   restrict changes of their modes"
             .to_owned(),
-        fix: "run as an ordinary user, or enable namespaces as `sandboxes doctor` explains".to_owned(),
+        fix: "run as an ordinary user, or enable namespaces as `Backend::health()` explains".to_owned(),
     }
 }
 

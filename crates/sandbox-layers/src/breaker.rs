@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandbox_core::{
-    Backend, Error, ErrorKind, Hooks, Layer, Observer, Operation, OperationEvent, Result, Retry,
-    intercept_backend,
+    Backend, BackendWrapper, CallContext, Check, Error, ErrorKind, Health, Hooks, Layer, Observer,
+    Operation, OperationEvent, Result, Retry, intercept_backend, wrap_backend,
 };
 
 /// Operations that a breaker never refuses and never counts: what ends a sandbox must get through.
@@ -86,6 +86,27 @@ impl CircuitBreaker {
                 None => BreakerState::HalfOpen,
             },
         }
+    }
+
+    /// Returns the state for people, as a check of [`Health`].
+    fn check(&self) -> Check {
+        let failures = match *self.lock() {
+            State::Closed { failures } => failures,
+            _ => 0,
+        };
+        let state = self.state();
+        let detail = match state {
+            BreakerState::Closed if failures == 0 => "closed".to_owned(),
+            BreakerState::Closed => {
+                format!("closed, {failures} of {} failures", self.0.policy.failure_threshold.max(1))
+            }
+            BreakerState::HalfOpen => "half-open: the next operation tries the backend".to_owned(),
+            BreakerState::Open(remaining) => {
+                format!("open for {:.0} s more", remaining.as_secs_f64().ceil())
+            }
+        };
+        let name = "circuit breaker".to_owned();
+        Check { name, ok: state == BreakerState::Closed, detail, fix: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -201,29 +222,70 @@ impl Drop for Permit {
 /// Puts a circuit breaker around a backend and its sandboxes.
 ///
 /// Without it refusals are slow: each waits for the time limit of a place that is down. Ending a sandbox is never refused.
+/// The health of the backend has the state of the breaker among its checks, and an open breaker is asked for its health
+/// without asking the backend.
 #[derive(Clone, Debug)]
-pub struct BreakerLayer(CircuitBreaker);
+pub struct BreakerLayer {
+    breaker: CircuitBreaker,
+    backend_only: bool,
+}
 
 impl BreakerLayer {
     /// Uses a breaker, which may be shared with other layers for the same place.
     pub fn new(breaker: CircuitBreaker) -> Self {
-        Self(breaker)
+        Self { breaker, backend_only: false }
+    }
+
+    /// Leaves operations of sandboxes alone, so that only those of the backend are counted and refused: create, attach,
+    /// listings, health. For servers whose sandboxes have several owners, because code in one sandbox could make its own
+    /// operations fail, and so open the breaker for the others.
+    #[must_use]
+    pub fn backend_only(self) -> Self {
+        Self { backend_only: true, ..self }
     }
 }
 
 impl Layer for BreakerLayer {
     fn layer(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
-        intercept_backend(inner, Arc::new(self.clone()))
+        let inner = intercept_backend(inner, Arc::new(self.clone()));
+        wrap_backend(Arc::new(Guarded { inner, breaker: self.breaker.clone() }))
+    }
+}
+
+/// A backend whose health has the state of its breaker.
+#[derive(Debug)]
+struct Guarded {
+    inner: Arc<dyn Backend>,
+    breaker: CircuitBreaker,
+}
+
+#[async_trait]
+impl BackendWrapper for Guarded {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.inner
+    }
+
+    async fn health(&self, call: &CallContext) -> Result<Health> {
+        let mut health = match self.breaker.state() {
+            BreakerState::Open(_) => {
+                let detail = "refused for now after repeated failures".to_owned();
+                Health { detail, ..Health::default() }
+            }
+            _ => self.inner.health(call).await?,
+        };
+        health.checks.push(self.breaker.check());
+        Ok(health)
     }
 }
 
 #[async_trait]
 impl Hooks for BreakerLayer {
     async fn before(&self, operation: &Operation<'_>) -> Result<Box<dyn Observer>> {
-        if EXEMPT.contains(&operation.name) {
+        let is_left_alone = self.backend_only && operation.sandbox.is_some();
+        if is_left_alone || EXEMPT.contains(&operation.name) {
             return Ok(Box::new(Watching(None)));
         }
-        Ok(Box::new(Watching(Some(self.0.permit(operation.name)?))))
+        Ok(Box::new(Watching(Some(self.breaker.permit(operation.name)?))))
     }
 }
 

@@ -5,8 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use backend_eval::EvalBackend;
-use sandbox_core::{Backend, ErrorKind, Layer, Sandbox, Tool};
+use sandbox_core::{
+    Backend, BackendWrapper, CallContext, CreateSpec, ErrorKind, Instance, InstanceWrapper, Layer,
+    Result, Sandbox, SandboxInfo, Tool, wrap_backend, wrap_instance,
+};
 use sandbox_layers::{
     AuditContent, AuditFailure, AuditLayer, AuditLog, AuditPolicy, RetryLayer, RetryPolicy,
 };
@@ -155,6 +159,62 @@ async fn calls_of_tools_and_totals_are_in_the_log() {
     );
     assert!(totals["cpu_time"].as_f64().unwrap() > 0.0, "{totals}");
     assert_eq!(AuditLog::verify(&path).unwrap().problem, None);
+}
+
+/// A sandbox whose provider tells a price.
+#[derive(Debug)]
+struct Priced(Arc<dyn Instance>);
+
+#[async_trait]
+impl InstanceWrapper for Priced {
+    fn inner(&self) -> &Arc<dyn Instance> {
+        &self.0
+    }
+
+    fn info(&self) -> SandboxInfo {
+        let mut info = self.0.info();
+        info.metadata.insert("credits_per_second".to_owned(), 2.0.into());
+        info.metadata.insert("credits_used".to_owned(), 7.5.into());
+        info
+    }
+}
+
+/// A place of such sandboxes.
+#[derive(Debug)]
+struct PricedPlace(Arc<dyn Backend>);
+
+#[async_trait]
+impl BackendWrapper for PricedPlace {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.0
+    }
+
+    async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        let made = self.0.create(call, spec).await?;
+        Ok(wrap_instance(Arc::new(Priced(made))))
+    }
+}
+
+#[tokio::test]
+async fn what_runs_cost_is_in_the_log_where_the_provider_tells_its_price() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let log = AuditLog::open(&path, AuditPolicy::default()).unwrap();
+    let place = wrap_backend(Arc::new(PricedPlace(Arc::new(EvalBackend::default()))));
+    let sandbox = Sandbox::builder(AuditLayer::new(log.clone()).layer(place)).create().await;
+    let sandbox = sandbox.unwrap();
+    let cost = sandbox.info().cost().unwrap();
+    assert_eq!((cost.credits, cost.per_second), (7.5, 2.0));
+    sandbox.run_code("import time; time.sleep(0.2)").await.unwrap();
+    sandbox.terminate().await.unwrap();
+    log.flush().await;
+    let all = lines(&path);
+    let run = &ends(&all, "run_code")[0];
+    let credits = run["credits"].as_f64().unwrap();
+    assert!((0.4..60.0).contains(&credits), "{run}");
+    let end = &ends(&all, "terminate")[0];
+    assert_eq!(end["credits"], 7.5);
+    assert_eq!(end["totals"]["credits_of_runs"].as_f64(), Some(credits));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use backend_eval::EvalBackend;
 use sandbox_core::{ErrorKind, Finding, Layer, Sandbox};
-use sandbox_layers::{ScanLayer, ScanMode, ScanPolicy};
+use sandbox_layers::{ScanLayer, ScanMode, ScanPolicy, ScanRule};
 
 async fn sandbox(policy: ScanPolicy) -> Sandbox {
     let backend = ScanLayer::new(policy).layer(Arc::new(EvalBackend::default()));
@@ -44,6 +44,41 @@ async fn refused_code_does_not_run() {
     // Code in a language that the scan does not know is not passed over.
     let refused = sandbox.run_code("1").language("r").await.unwrap_err();
     assert!(refused.message().contains("code in r is not looked at"), "{refused}");
+    sandbox.terminate().await.unwrap();
+}
+
+#[tokio::test]
+async fn imports_that_the_text_does_not_show_are_findings_when_they_happen() {
+    let policy = ScanPolicy::warn().allow_imports(["json", "os.path"]).watch_imports();
+    let policy = policy.without(ScanRule::DynamicCode);
+    let backend = ScanLayer::new(policy).layer(Arc::new(EvalBackend::default()));
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    let hidden = "import json\nfrom os import path\nname = 'so' + 'cket'\nexec('import ' + name)\n__import__('wave')";
+    let result = sandbox.run_code(hidden).await.unwrap();
+    assert!(result.success(), "{result:?}");
+    let found: Vec<_> = result.findings.iter().filter(|one| one.rule == "import").collect();
+    let has = |module: &str, line: u64| {
+        found.iter().any(|one| one.reason.contains(&format!("`{module}`")) && one.line == line)
+    };
+    // The statement in the string is in line 1 of that.
+    assert!(has("socket", 1) && has("wave", 5), "{found:#?}");
+    assert!(found.iter().all(|one| !one.reason.contains("`json`")), "{found:#?}");
+    // What a module imports itself is not the code's.
+    assert!(found.iter().all(|one| !one.reason.contains("selectors")), "{found:#?}");
+    // Users see nothing of how it is done.
+    assert!(
+        result.results.iter().all(|item| item.data.keys().all(|mime| !mime.contains("import")))
+    );
+    assert_eq!(result.execution_count, 1);
+    let plain = sandbox.run_code("import json; 6 * 7").await.unwrap();
+    assert_eq!((plain.text(), plain.execution_count), (Some("42"), 2));
+    assert!(plain.findings.is_empty(), "{plain:?}");
+
+    // A new interpreter is prepared again.
+    sandbox.run_code("import os; os._exit(3)").await.unwrap();
+    assert!(sandbox.run_code("1").await.unwrap().restarted);
+    let again = sandbox.run_code("exec('import ' + 'wave')").await.unwrap();
+    assert!(again.findings.iter().any(|one| one.reason.contains("`wave`")), "{again:?}");
     sandbox.terminate().await.unwrap();
 }
 

@@ -23,13 +23,18 @@ struct Flaky {
     reached: AtomicUsize,
     effect: Effect,
     idempotent: bool,
+    /// What the error asks to wait.
+    retry_after: Option<Duration>,
+    /// The time that each listing takes.
+    delay: Duration,
 }
 
 impl Flaky {
     fn new(failures: usize, effect: Effect) -> Arc<Self> {
         let inner = Arc::new(EvalBackend::default());
         let (failures, reached) = (failures.into(), 0.into());
-        Arc::new(Self { inner, failures, reached, effect, idempotent: true })
+        let (retry_after, delay) = (None, Duration::ZERO);
+        Arc::new(Self { inner, failures, reached, effect, idempotent: true, retry_after, delay })
     }
 
     fn reach(&self, operation: &'static str) -> Result<()> {
@@ -38,9 +43,13 @@ impl Flaky {
         if self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fails).is_err() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Unavailable, operation, "the place is down")
+        let error = Error::new(ErrorKind::Unavailable, operation, "the place is down")
             .with_retry(Retry::Temporary)
-            .with_effect(self.effect))
+            .with_effect(self.effect);
+        Err(match self.retry_after {
+            Some(after) => error.with_retry_after(after),
+            None => error,
+        })
     }
 
     fn reached(&self) -> usize {
@@ -70,6 +79,7 @@ impl BackendWrapper for Flaky {
 
     async fn list(&self, call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
         self.reach("list")?;
+        tokio::time::sleep(self.delay).await;
         self.inner.list(call, query).await
     }
 }
@@ -172,6 +182,87 @@ async fn a_delay_that_does_not_fit_the_deadline_ends_the_attempts() {
     let call = CallContext::new().with_deadline(Instant::now() + Duration::from_secs(60));
     let error = backend.list(&call, ListQuery::default()).await.unwrap_err();
     assert_eq!((error.retry(), flaky.reached()), (Retry::Exhausted, 1));
+}
+
+#[tokio::test]
+async fn attempts_have_a_time_limit_each_and_one_together() {
+    let mut slow = Flaky::new(0, Effect::Unknown);
+    Arc::get_mut(&mut slow).unwrap().delay = Duration::from_secs(60);
+    let limited = quick().max_retries(2).attempt_timeout(Duration::from_millis(30));
+    let backend = around(&slow, &RetryLayer::new(limited));
+    let began = Instant::now();
+    let error = backend.list(&CallContext::new(), ListQuery::default()).await.unwrap_err();
+    assert_eq!((error.kind(), slow.reached()), (ErrorKind::Timeout, 3));
+    assert!(began.elapsed() < Duration::from_secs(30), "{error}");
+
+    // The second attempt would begin after the time for all.
+    let down = Flaky::new(usize::MAX, Effect::Unknown);
+    let patient = RetryPolicy::default().delays(Duration::from_secs(60), Duration::from_secs(60));
+    let bounded = patient.jitter(false).total_timeout(Duration::from_secs(5));
+    let backend = around(&down, &RetryLayer::new(bounded));
+    let error = backend.list(&CallContext::new(), ListQuery::default()).await.unwrap_err();
+    assert_eq!((error.retry(), down.reached()), (Retry::Exhausted, 1));
+}
+
+#[tokio::test]
+async fn a_longer_delay_that_the_service_asks_for_is_kept() {
+    let mut busy = Flaky::new(1, Effect::Unknown);
+    Arc::get_mut(&mut busy).unwrap().retry_after = Some(Duration::from_millis(300));
+    let backend = around(&busy, &RetryLayer::new(quick()));
+    let began = Instant::now();
+    backend.list(&CallContext::new(), ListQuery::default()).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
+    assert_eq!(busy.reached(), 2);
+}
+
+#[tokio::test]
+async fn a_predicate_chooses_the_errors_that_are_retried() {
+    let flaky = Flaky::new(1, Effect::Unknown);
+    let none = quick().retry_if(|error| error.kind() == ErrorKind::RateLimited);
+    let backend = around(&flaky, &RetryLayer::new(none));
+    let error = backend.list(&CallContext::new(), ListQuery::default()).await.unwrap_err();
+    assert_eq!((error.kind(), flaky.reached()), (ErrorKind::Unavailable, 1));
+    // What could happen twice is not repeated, whatever the predicate says.
+    let lost = Flaky::new(1, Effect::Unknown);
+    let backend = around(&lost, &RetryLayer::new(quick().retry_if(|_| true)));
+    backend.create(&CallContext::new(), CreateSpec::default()).await.map(drop).unwrap_err();
+    assert_eq!(lost.reached(), 1);
+}
+
+#[tokio::test]
+async fn the_health_has_the_state_of_the_breaker_and_an_open_one_asks_nothing() {
+    let flaky = Flaky::new(0, Effect::Unknown);
+    let policy = BreakerPolicy { failure_threshold: 2, ..BreakerPolicy::default() };
+    let backend = around(&flaky, &BreakerLayer::new(CircuitBreaker::new(policy)));
+    let check = async || {
+        let health = backend.health(&CallContext::new()).await.unwrap();
+        let found = health.checks.into_iter().find(|check| check.name == "circuit breaker");
+        (health.usable, found.unwrap())
+    };
+    let (usable, closed) = check().await;
+    assert!(usable && closed.ok && closed.detail == "closed", "{closed:?}");
+    flaky.failures.store(2, Ordering::Relaxed);
+    for _ in 0..2 {
+        backend.list(&CallContext::new(), ListQuery::default()).await.unwrap_err();
+    }
+    let (usable, open) = check().await;
+    assert!(!usable && !open.ok && open.detail.starts_with("open for "), "{open:?}");
+}
+
+#[tokio::test]
+async fn what_code_breaks_in_its_sandbox_does_not_open_the_breaker_of_a_server() {
+    let place =
+        Arc::new(UnluckyPlace(Arc::new(EvalBackend::default()), std::sync::Mutex::new(None)));
+    let policy = BreakerPolicy { failure_threshold: 2, ..BreakerPolicy::default() };
+    let breaker = CircuitBreaker::new(policy);
+    let layer = BreakerLayer::new(breaker.clone());
+    let backend = layer.backend_only().layer(wrap_backend(Arc::clone(&place)));
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    for _ in 0..4 {
+        sandbox.run_code("1").await.unwrap_err();
+    }
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    sandbox.terminate().await.unwrap();
 }
 
 #[tokio::test]

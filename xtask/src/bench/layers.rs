@@ -1,9 +1,14 @@
 //! What layers add to a warm run, the time of a scan, and a listing over several places.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use code_sandboxes::{Backend, IsolationMode, Layer as _, Registry, Sandbox, Variant};
+use async_trait::async_trait;
+use code_sandboxes::{
+    Backend, CallContext, Capabilities, CreateSpec, Health, Instance, IsolationMode, Layer as _,
+    ListQuery, Manager, Page, Registry, Result, Sandbox, SandboxEnvironment, SandboxId,
+    SandboxInfo, SnapshotInfo, Variant,
+};
 use sandbox_layers::{
     AuditLayer, AuditLog, AuditPolicy, BreakerLayer, BreakerPolicy, CircuitBreaker, RetryLayer,
     RetryPolicy, ScanLanguage, ScanLayer, ScanPolicy, scan,
@@ -35,6 +40,7 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
             Bar::RatioAnd(1.0, 0.1),
         ),
         Row::plain("scan of 1,000 lines", "ms", scanned(setup).await, Bar::Below(2.0)),
+        Row::compared("list over eight places", listed(setup).await, Bar::Ratio(1.1)),
     ]
 }
 
@@ -53,6 +59,81 @@ async fn layered(setup: &Setup) -> Measured<(f64, Yardstick)> {
         sandboxes::warm(Setup::builder(IsolationMode::Strict).backend(stack)).await?;
     let ours = async || sandboxes::run(&layered).await;
     compare(setup.samples(), "without layers", ours, async || sandboxes::run(&bare).await).await
+}
+
+/// A place that takes its time to list.
+#[derive(Debug)]
+struct Slow {
+    inner: Arc<dyn Backend>,
+    variant: Variant,
+    delay: Duration,
+}
+
+#[async_trait]
+impl Backend for Slow {
+    fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        self.inner.create(call, spec).await
+    }
+
+    async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
+        self.inner.attach(call, id).await
+    }
+
+    async fn list(&self, _: &CallContext, _: ListQuery) -> Result<Page<SandboxInfo>> {
+        tokio::time::sleep(self.delay).await;
+        Ok(Page::last(Vec::new()))
+    }
+
+    async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
+        self.inner.environments(call).await
+    }
+
+    async fn health(&self, call: &CallContext) -> Result<Health> {
+        self.inner.health(call).await
+    }
+
+    async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
+        self.inner.list_snapshots(call).await
+    }
+
+    async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()> {
+        self.inner.delete_snapshot(call, name).await
+    }
+}
+
+/// Places that take 3 to 24 ms, beside the slowest of them alone.
+async fn listed(setup: &Setup) -> Measured<(f64, Yardstick)> {
+    const NAMES: [&str; 8] =
+        ["bench-1", "bench-2", "bench-3", "bench-4", "bench-5", "bench-6", "bench-7", "bench-8"];
+    let cells = Registry::new().backend(Variant::LOCAL_EVAL).map_err(text)?;
+    let mut places: Vec<Arc<dyn Backend>> = Vec::new();
+    for (name, milliseconds) in NAMES.into_iter().zip((3..).step_by(3)) {
+        let (inner, variant) = (Arc::clone(&cells), Variant::register(name).map_err(text)?);
+        let delay = Duration::from_millis(milliseconds);
+        places.push(Arc::new(Slow { inner, variant, delay }));
+    }
+    let slowest = Arc::clone(&places[NAMES.len() - 1]);
+    let manager = Manager::new(places).map_err(text)?;
+    let ours = async || {
+        let began = Instant::now();
+        let listing = manager.list_all(ListQuery::default()).await;
+        let took = began.elapsed().as_secs_f64() * 1000.0;
+        listing.errors.first().map_or(Ok(took), |(_, error)| Err(error.to_string()))
+    };
+    let alone = async || {
+        let began = Instant::now();
+        slowest.list(&CallContext::new(), ListQuery::default()).await.map_err(text)?;
+        Ok(began.elapsed().as_secs_f64() * 1000.0)
+    };
+    compare(setup.samples(), "the slowest alone", ours, alone).await
 }
 
 async fn scanned(setup: &Setup) -> Measured {

@@ -157,7 +157,7 @@ async fn a_taken_name_is_an_error_with_a_remedy() {
     let sandbox = f.builder().name("one").create().await.unwrap();
     let error = f.builder().name("one").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-    assert!(error.hint().unwrap().contains("sandboxes rm daytona/one"), "{error:?}");
+    assert!(error.hint().unwrap().contains("daytona/one: `.terminate()`"), "{error:?}");
     drop(sandbox);
     crate::until("it ends with its handle", || async { f.server.alive().is_empty() }).await;
 }

@@ -14,10 +14,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
-use sandbox_engine::shell::{
+use sandbox_python::agent::OpenFiles;
+use sandbox_shell::{
     AttachedProgram, ScriptOutput, ScriptStream, SentinelScanner, ShellHost, ShellProgram,
 };
-use sandbox_python::agent::OpenFiles;
 use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};

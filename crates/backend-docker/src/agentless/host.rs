@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandbox_core::{Error, FailureKind, Result};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_engine::shell::{ShellFiles, ShellHost, start_command};
+use sandbox_shell::{ShellFiles, ShellHost, start_command};
 
 use super::exec::Execs;
 use super::init::{InitShell, use_init_shell};

@@ -26,8 +26,7 @@ pub(crate) struct AgentlessHooks;
 #[async_trait]
 impl InstanceHooks for AgentlessHooks {
     fn system_packages_hint(_: &[String]) -> String {
-        "put them into an image of your own, and name it with `--image`; in Rust: .image(..)"
-            .to_owned()
+        "put them into an image of your own, and name it with `.image(..)`".to_owned()
     }
 
     fn check_run(&self, base: &SandboxBase, _request: &RunCode) -> Result<()> {

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{Error, ErrorKind, Result};
-use sandbox_engine::shell::ProgramOutput;
+use sandbox_shell::ProgramOutput;
 use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;

@@ -43,7 +43,7 @@ async fn system_packages_are_installed_with_a_writable_root() {
     assert_ne!(write.exit_code, 0);
     let unknown = sandbox.install_system_packages(["no-such-package"]).await.unwrap_err();
     assert!(unknown.to_string().contains("no-such-package"), "{unknown}");
-    assert!(unknown.hint().unwrap().contains("--network all"), "{unknown:?}");
+    assert!(unknown.hint().unwrap().contains("NetworkPolicy::all()"), "{unknown:?}");
     let option = sandbox.install_system_packages(["--reinstall"]).await.unwrap_err();
     assert_eq!(option.kind(), ErrorKind::InvalidArgument, "{option}");
 }

@@ -127,8 +127,7 @@ fn word(listed: &Listed) -> Option<&str> {
 /// Returns true for a script of this library.
 fn is_script(listed: &Listed) -> bool {
     let args = &listed.config.args;
-    listed.tag.is_none()
-        && args.get(1).is_some_and(|script| script == sandbox_engine::shell::SIGNAL)
+    listed.tag.is_none() && args.get(1).is_some_and(|script| script == sandbox_shell::SIGNAL)
 }
 
 fn command_line(listed: &Listed) -> String {

@@ -18,7 +18,7 @@ use sandbox_engine::background_runtime;
 use sandbox_engine::host::{
     Exit, Process, ProcessHost, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,
 };
-use sandbox_engine::shell::{
+use sandbox_shell::{
     ByteQueue, COMMAND, ExitState, ProcessIdentity, QueueReader, QueueWriter, SIGNAL,
     SentinelScanner, exit_of,
 };

@@ -75,8 +75,8 @@ fn check(spec: &CreateSpec, target: &Target) -> Result<()> {
             );
         }
         error.with_hint(
-            "the code runs where the kernel is, and nothing here keeps it in; say that you want that with isolation off \
-             (--isolation off)",
+            "the code runs where the kernel is, and nothing here keeps it in; say that you want that with \
+             `.isolation(IsolationMode::Off)`",
         )
     })
 }

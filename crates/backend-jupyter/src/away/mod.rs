@@ -39,7 +39,7 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What one may do where there is nothing but a kernel.
 const ONLY_CODE: &str = "a kernel that runs already, or in another language, has its code alone: run it as code \
-    (--lang kernel); kernels of IPython that a Jupyter Server starts for the sandbox have files and commands";
+    (`.run_code(..)`); kernels of IPython that a Jupyter Server starts for the sandbox have files and commands";
 
 /// Where kernels come from.
 pub(crate) enum Origin {

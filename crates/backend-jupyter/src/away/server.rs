@@ -63,11 +63,10 @@ fn no_server(why: &str) -> Error {
 const GIVE_ADDRESS: &str =
     "give the address that the server printed when it started, such as http://127.0.0.1:8888/";
 
-const GIVE_TOKEN: &str =
-    "give its token with the option `token`, on the command line with --token or JUPYTER_TOKEN";
+const GIVE_TOKEN: &str = "give its token: `.provider_option(\"token\", \"..\")`, or JUPYTER_TOKEN";
 
-const WRONG_TOKEN: &str = "what was given with the option `token`, --token or JUPYTER_TOKEN is not its token, which it \
-    prints when it starts";
+const WRONG_TOKEN: &str = "what was given with `.provider_option(\"token\", \"..\")` or JUPYTER_TOKEN is not its token, \
+    which it prints when it starts";
 
 /// What a refusal of a server means.
 pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {

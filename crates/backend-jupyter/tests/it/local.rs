@@ -232,7 +232,7 @@ async fn a_kernel_that_is_hidden_is_told_before_it_is_started() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains(script.to_str().unwrap()), "{error}");
     let hint = error.hint().unwrap();
-    assert!(hint.contains("--mount") && hint.contains("--isolation off"), "{hint}");
+    assert!(hint.contains("Mount::new") && hint.contains("IsolationMode::Off"), "{hint}");
     let (_folder, builder) = with_kernel(&python, &spec);
     let sandbox = builder.isolation(IsolationMode::Off).create().await.unwrap();
     assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));

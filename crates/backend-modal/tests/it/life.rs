@@ -71,7 +71,7 @@ async fn an_unknown_id_is_not_found() {
     let id: SandboxId = "modal/ta-nothingV".parse().unwrap();
     let error = bench.backend.attach(&call(), &id).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
-    assert!(error.hint().unwrap().contains("sandboxes ls -p modal"));
+    assert!(error.hint().unwrap().contains("Sandbox::list()"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -270,6 +270,10 @@ pub(crate) struct SupervisorArgs {
     #[arg(long)]
     pub(crate) launch: bool,
 
+    /// Show the supervisor that runs: its process, sandboxes, and the health of each variant with its circuit breaker
+    #[arg(long, conflicts_with = "launch")]
+    pub(crate) status: bool,
+
     /// Seconds without a sandbox after which the supervisor ends
     #[arg(
         long,

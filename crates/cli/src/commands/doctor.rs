@@ -1,6 +1,6 @@
 //! `sandboxes doctor`, and the health of variants for other commands.
 
-use code_sandboxes::{CallContext, Check, Health, Registry, Variant, without_rust};
+use code_sandboxes::{CallContext, Check, Health, Registry, Variant, with_flags};
 use serde_json::{Value, json};
 
 use crate::args::ProviderArgs;
@@ -35,7 +35,7 @@ pub(crate) async fn check(variant: Variant) -> Checkup {
     }
     let fixes = health.checks.iter_mut().map(|check| &mut check.fix).chain([&mut health.fix]);
     for fix in fixes.flatten() {
-        *fix = without_rust(fix);
+        *fix = with_flags(fix);
     }
     Checkup { variant, in_build, health }
 }

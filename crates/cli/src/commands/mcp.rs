@@ -32,7 +32,7 @@ pub(crate) async fn mcp(args: McpArgs, printer: &Printer) -> Result<u8, CliError
 /// Serves until the client leaves, or this process is asked to end. The sandboxes end first.
 async fn serve(args: McpServeArgs, printer: &Printer) -> Result<u8, CliError> {
     let mut options = McpOptions::default();
-    let builder = settings::builder(&args.sandbox, None)?;
+    let builder = settings::server_builder(&args.sandbox)?;
     #[cfg(feature = "docker")]
     super::image::pull_missing(&args.sandbox, printer).await?;
     let (backend, spec) = builder.into_parts()?;

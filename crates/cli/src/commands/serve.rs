@@ -88,7 +88,7 @@ fn parts(
     wanted: &SandboxArgs,
     args: &ServeArgs,
 ) -> Result<(Arc<dyn Backend>, CreateSpec), CliError> {
-    let mut builder = settings::builder(wanted, None)?;
+    let mut builder = settings::server_builder(wanted)?;
     if !args.writable.is_empty() {
         if ![Variant::LOCAL_EVAL, Variant::LOCAL_JUPYTER].contains(&settings::variant_of(wanted)?) {
             let message = "--writable is for sandboxes of local-eval and local-jupyter";

@@ -83,6 +83,10 @@ fn a_runtime_is_made_used_and_ended() {
     assert_eq!((ran.status, ran.text()), (0, "41\n"), "{}", ran.transcript());
     assert!(ran.stderr.contains("the runtime is ready"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("hyper"), "{}", ran.stderr);
+    // The provider tells its price, and no other figures.
+    let cost = on(&["metrics", &id, "--json"]).json();
+    assert!(cost[0]["cost"]["per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{cost}");
+    assert!(on(&["metrics", &id]).text().contains("Credits"));
     on(&["pause", &id]).assert(0, "");
     assert_eq!(on(&["ls", "-p", "datalayer-runtime", "--json"]).json()[0]["state"], "paused");
     let held = on(&["exec", &id, "--lang", "python", "x"]);

@@ -339,6 +339,24 @@ fn when_the_supervisor_dies_everything_dies_and_the_next_one_starts_clean() {
 }
 
 #[test]
+fn the_status_of_the_supervisor_has_a_circuit_breaker_for_each_variant() {
+    let world = World::new();
+    let none = world.run(&["supervisor", "--status"]);
+    assert!(none.status == 0 && none.stderr.contains("no supervisor is running"), "{none:?}");
+    assert!(world.supervisors().is_empty(), "looking starts none");
+    let id = world.ok(&["create"]);
+    let status = world.run(&["supervisor", "--status", "--json"]).json();
+    assert_eq!((&status["running"], &status["sandboxes"]), (&json!(true), &json!(1)));
+    assert_eq!(status["pid"], json!(world.supervisor()));
+    let variants = status["variants"].as_array().unwrap();
+    let cells = variants.iter().find(|one| one["variant"] == "local-eval").unwrap();
+    assert_eq!((&cells["usable"], &cells["breaker"]), (&json!(true), &json!("closed")));
+    let table = world.run(&["supervisor", "--status"]);
+    assert!(table.text().contains("local-eval") && table.text().contains("closed"), "{table:?}");
+    world.ok(&["rm", id.trim()]);
+}
+
+#[test]
 fn a_lifetime_ends_without_clients_and_then_the_supervisor() {
     let mut world = World::new();
     world.idle = "1";

@@ -441,6 +441,10 @@ fn logging_goes_to_standard_error_when_asked_for() {
         let outcome = call.output();
         outcome.assert(0, "");
         assert!(outcome.stderr.contains("sandbox is ready"), "{}", outcome.stderr);
+        // Each operation with its time.
+        for part in ["create", "start_command", "milliseconds", "local-eval/"] {
+            assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
+        }
         assert!(!outcome.stderr.contains('\u{1b}'), "colour without a terminal");
     }
 }

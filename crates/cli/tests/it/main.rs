@@ -21,6 +21,8 @@ mod logs;
 mod network;
 mod notebooks;
 mod python;
+#[cfg(all(feature = "daytona", feature = "modal", feature = "e2b", feature = "serve"))]
+mod reap;
 mod serve;
 mod shared_input;
 mod signals;
@@ -28,3 +30,4 @@ mod snapshots;
 mod support;
 mod terminal;
 mod usage;
+mod words;

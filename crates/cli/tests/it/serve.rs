@@ -12,15 +12,21 @@ use crate::detached::World;
 use crate::support::{Call, sandboxes, wait};
 
 /// A server, with the variables that it has printed.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    key: String,
-    port: String,
+    pub(crate) key: String,
+    pub(crate) port: String,
 }
 
 impl Server {
-    fn start(flags: &[&str]) -> Self {
-        Self::of(sandboxes(["serve", "--port", "0"]).args(flags.iter().copied()))
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        Self::start_with(flags, &[])
+    }
+
+    fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let call = sandboxes(["serve", "--port", "0"]).args(flags.iter().copied());
+        let call = variables.iter().fold(call, |call, (name, value)| call.env(name, value));
+        Self::of(call)
     }
 
     fn of(call: Call) -> Self {
@@ -75,7 +81,7 @@ impl Server {
     }
 
     /// Interrupts it, and returns its exit status.
-    fn end(mut self) -> i32 {
+    pub(crate) fn end(mut self) -> i32 {
         let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
         kill_process(pid, Signal::INT).unwrap();
         wait(&mut self.child)
@@ -92,6 +98,37 @@ fn it_serves_until_it_is_interrupted() {
     let second = sandboxes(["serve", "--port", &server.port]).output();
     second.assert(125, "");
     assert!(second.stderr.contains("cannot be listened on"), "{}", second.stderr);
+    assert_eq!(server.end(), 0);
+}
+
+#[test]
+fn its_status_has_the_backend_with_its_circuit_breaker() {
+    let server = Server::start(&[]);
+    assert!(server.ask("wrong", "GET", "/status", "").starts_with("HTTP/1.1 401"));
+    server.create("");
+    let answer = server.ask(&server.key, "GET", "/status", "");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+    let status: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!((&status["variant"], &status["sandboxes"]), (&"local-eval".into(), &1.into()));
+    let checks = status["health"]["checks"].as_array().unwrap();
+    let breaker = checks.iter().find(|check| check["name"] == "circuit breaker").unwrap();
+    assert_eq!((&breaker["ok"], &breaker["detail"]), (&true.into(), &"closed".into()));
+    assert_eq!(server.end(), 0);
+}
+
+/// The place is an address at which nothing listens.
+#[cfg(feature = "e2b")]
+#[test]
+fn an_open_circuit_breaker_shows_in_the_status() {
+    let down = "http://127.0.0.1:9";
+    let variables = [("E2B_API_KEY", "e2b_x"), ("E2B_API_URL", down), ("E2B_SANDBOX_URL", down)];
+    let server = Server::start_with(&["-p", "e2b", "--network", "all"], &variables);
+    for _ in 0..6 {
+        assert!(!server.create("").starts_with("HTTP/1.1 201"));
+    }
+    let answer = server.ask(&server.key, "GET", "/status", "");
+    assert!(answer.contains("\"circuit breaker\"") && answer.contains("open for"), "{answer}");
     assert_eq!(server.end(), 0);
 }
 

@@ -81,6 +81,28 @@ async fn users_see_their_own_tags_alone() {
 }
 
 #[tokio::test]
+async fn what_processes_share_has_an_owner_too_and_ends_with_its_time() {
+    let cloud = Cloud::new();
+    let backend = OwnershipLayer.layer(wrap_backend(Arc::clone(&cloud)));
+    let call = CallContext::new().with_idempotency_key("k");
+    let mut spec = CreateSpec::default();
+    spec.tags = Tags::from([("team".into(), "a".into())]);
+    for _ in 0..2 {
+        let made = backend.create(&call, spec.clone()).await.unwrap();
+        assert_eq!(made.info().tags, spec.tags, "users see their own tags alone");
+    }
+    let known: Vec<_> = cloud.made().iter().map(|one| one.info()).collect();
+    assert_eq!(known[0].tags, known[1].tags, "both creates are one, so they ask for the same");
+    assert_eq!(known[0].tags[OWNER_TAG], SHARED);
+    assert_eq!(overdue(&known[0]), None, "its time has not come");
+    let passed = SandboxInfo { end_at: Some(1000.0), ..known[0].clone() };
+    assert_eq!(overdue(&passed), Some(Overdue::Expired));
+    // Where nothing says when it ends, nothing is ended.
+    assert_eq!(overdue(&SandboxInfo { end_at: None, ..passed }), None);
+    drop(cloud.made().drain(..));
+}
+
+#[tokio::test]
 async fn only_what_is_ours_and_without_an_owner_is_reaped() {
     let cloud = Cloud::new();
     let raw = wrap_backend(Arc::clone(&cloud));

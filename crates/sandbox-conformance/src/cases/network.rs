@@ -167,7 +167,7 @@ async fn other_names_do_not_exist_and_the_result_says_so(f: Fixture) -> Checked 
     ensure_eq!(result.code_error.map(|error| error.name), Some("gaierror".to_owned()));
     ensure_eq!(shown(&result.network_denied), ["b.localhost not_listed b.localhost"]);
     let hint = result.hint.unwrap_or_default();
-    ensure!(hint.contains("--allow b.localhost"), "hint {hint:?}");
+    ensure!(hint.contains("allowlist([\"b.localhost"), "hint {hint:?}");
     let began = std::time::Instant::now();
     for name in ["c2VjcmV0.sandbox.invalid", "xa.localhost", "b.a.localhost"] {
         let code = format!(

@@ -28,7 +28,7 @@ async fn a_command_without_network_is_told_what_opens_it(f: Fixture) -> Checked 
     let result = sandbox.commands().run(CONNECT).await?;
     ensure_eq!(result.exit_code, 1, "{result:?}");
     let hint = result.hint.unwrap_or_default();
-    ensure!(hint.contains("--allow HOST") && hint.contains("NetworkPolicy"), "hint {hint:?}");
+    ensure!(hint.contains("NetworkPolicy::allowlist") && !hint.contains("--"), "hint {hint:?}");
     Ok(())
 }
 
@@ -38,7 +38,7 @@ async fn code_whose_command_has_no_network_is_told_too(f: Fixture) -> Checked {
     let result = sandbox.run_code(code).await?;
     ensure!(result.success(), "{result:?}");
     let hint = result.hint.unwrap_or_default();
-    ensure!(hint.contains("--allow HOST"), "hint {hint:?}");
+    ensure!(hint.contains("NetworkPolicy::allowlist"), "hint {hint:?}");
     Ok(())
 }
 

@@ -55,8 +55,8 @@ pub struct NetworkDenial {
     pub port: Option<u16>,
     /// Why.
     pub reason: DenialReason,
-    /// The pattern that would allow it, for `--allow` or [`NetworkPolicy::allow`](crate::NetworkPolicy::allow). `None`:
-    /// no such pattern exists.
+    /// The pattern that would allow it, for [`NetworkPolicy::allow`](crate::NetworkPolicy::allow). `None`: no such pattern
+    /// exists.
     pub allow: Option<String>,
     /// Number of attempts.
     pub count: u64,
@@ -69,7 +69,7 @@ impl NetworkDenial {
             == (&other.host, other.port, other.reason, &other.allow)
     }
 
-    /// For people: what was refused, and the flag that allows it.
+    /// Advice for people: what was refused, and the call that allows it.
     pub fn hint(denials: &[Self]) -> Option<String> {
         let (first, rest) = denials.split_first()?;
         let more = match rest.len() {
@@ -77,9 +77,11 @@ impl NetworkDenial {
             1 => " (and 1 more)".to_owned(),
             count => format!(" (and {count} more)"),
         };
-        let flag = first.allow.as_ref();
-        let flag = flag.map(|allow| format!("; `--allow {allow}` opens it")).unwrap_or_default();
-        Some(format!("the network policy refused {first}: {}{flag}{more}", first.reason))
+        let opens = |allow: &String| {
+            format!("; `.network(NetworkPolicy::allowlist([\"{allow}\"])?)` opens it")
+        };
+        let call = first.allow.as_ref().map(opens).unwrap_or_default();
+        Some(format!("the network policy refused {first}: {}{call}{more}", first.reason))
     }
 }
 
@@ -101,10 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn the_hint_names_the_flag() {
+    fn the_hint_names_the_call() {
         let one = denial("a.example", Some(443), Some("a.example:443"));
         let expected = "the network policy refused a.example:443: it is not allowed; `--allow a.example:443` opens it";
-        assert_eq!(NetworkDenial::hint(std::slice::from_ref(&one)).unwrap(), expected);
+        let hint = NetworkDenial::hint(std::slice::from_ref(&one)).unwrap();
+        assert!(
+            hint.contains("`.network(NetworkPolicy::allowlist([\"a.example:443\"])?)`"),
+            "{hint}"
+        );
+        assert_eq!(crate::with_flags(&hint), expected);
         let other = denial("b.example", None, None);
         let hint = NetworkDenial::hint(&[other, one]).unwrap();
         assert_eq!(hint, "the network policy refused b.example: it is not allowed (and 1 more)");

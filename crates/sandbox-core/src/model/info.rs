@@ -154,6 +154,12 @@ impl SandboxInfo {
         Some(Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(MAX_DURATION))
     }
 
+    /// Returns what it costs, from the facts of a provider that tells its price. `None` where none is told.
+    pub fn cost(&self) -> Option<Cost> {
+        let fact = |name: &str| self.metadata.get(name).and_then(Value::as_f64);
+        Some(Cost { credits: fact("credits_used")?, per_second: fact("credits_per_second")? })
+    }
+
     /// Returns the time of creation, of which the field `created_at` has the unix seconds.
     pub fn created_at(&self) -> SystemTime {
         system_time(self.created_at)
@@ -163,6 +169,15 @@ impl SandboxInfo {
     pub fn end_at(&self) -> Option<SystemTime> {
         self.end_at.map(system_time)
     }
+}
+
+/// What a sandbox costs, in credits of its provider.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Credits that it has used up to now.
+    pub credits: f64,
+    /// Credits that it uses in a second.
+    pub per_second: f64,
 }
 
 /// An execution context: an interpreter process with variables, working directory and environment of its own.

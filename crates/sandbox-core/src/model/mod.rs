@@ -21,7 +21,7 @@ pub use file::{FileInfo, FileKind, WatchEvent, WatchEventKind};
 pub use finding::Finding;
 pub use gpu::GpuType;
 pub use info::{
-    Context, IsolationInfo, ResourceConfig, SandboxInfo, SandboxStatus, SnapshotInfo, Tags,
+    Context, Cost, IsolationInfo, ResourceConfig, SandboxInfo, SandboxStatus, SnapshotInfo, Tags,
 };
 pub use mime::MimeType;
 pub use mount::Mount;

@@ -9,8 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use sandbox_core::{
     ByteSize, CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind,
-    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, format_duration,
-    hint_with_rust, unix_now,
+    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, format_duration, unix_now,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -214,13 +213,15 @@ impl ActiveRun {
                 if let Some(hint) = self.network_hint.clone().filter(|_| is_about_network(&value)) {
                     value = format!("{value} ({hint})");
                     self.outcome.hint = Some(hint);
+                } else if let Some(hint) = install_hint(&value) {
+                    value = format!("{value} ({hint})");
+                    self.outcome.hint = Some(hint);
                 } else if let Some(place) = hidden_path_of(&self.hidden_paths, &name, &value) {
                     let place = place.display();
-                    let flags = format!(
+                    self.outcome.hint = Some(format!(
                         "it is in {place} of the host, which is not shown unless that is asked for: \
-                         `--mount {place}:{place}`"
-                    );
-                    self.outcome.hint = Some(hint_with_rust(&flags, ".mount(Mount::new(..))"));
+                         `.mount(Mount::new(\"{place}\", \"{place}\"))`"
+                    ));
                 }
                 self.push(EventKind::Error(CodeError { name, value, traceback }));
             }
@@ -554,6 +555,13 @@ fn hidden_path_of<'a>(hidden_paths: &'a [PathBuf], name: &str, value: &str) -> O
         place.join(module).is_dir() || place.join(format!("{module}.py")).is_file()
     };
     hidden_paths.iter().find(has_it).map(PathBuf::as_path)
+}
+
+/// Returns the advice for a `%pip` that has no network.
+fn install_hint(value: &str) -> Option<String> {
+    let words = value.strip_prefix("%pip has no network here; install from outside: ")?;
+    let packages: Vec<_> = words.split(' ').map(|word| format!("{word:?}")).collect();
+    Some(format!("`.install_packages([{}])`", packages.join(", ")))
 }
 
 fn is_about_network(value: &str) -> bool {

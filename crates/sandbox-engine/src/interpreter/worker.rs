@@ -501,7 +501,7 @@ impl Drop for Worker {
 fn no_directory(cwd: &str, problem: &str) -> Error {
     let message = format!("the working directory {cwd} cannot be entered: {problem}");
     Error::new(ErrorKind::NotFound, "start_interpreter", message).with_hint(
-        "code has put something else in its place; a command that starts elsewhere can mend that: .cwd(\"/\")",
+        "code has put something else in its place; a command that starts elsewhere can mend that: `.cwd(\"/\")`",
     )
 }
 
@@ -509,7 +509,7 @@ fn not_isolated(problem: &str) -> Error {
     let message = format!("isolation could not be set up ({problem})");
     Error::new(ErrorKind::IsolationUnavailable, "start_interpreter", message)
         .with_effect(Effect::Applied)
-        .with_hint("`sandboxes doctor` says what this host has; or give up isolation explicitly: `--isolation off`")
+        .with_hint("`Backend::health()` says what this host has; or give up isolation explicitly: `.isolation(IsolationMode::Off)`")
 }
 
 fn start_error(message: String) -> Error {

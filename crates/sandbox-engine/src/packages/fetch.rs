@@ -93,7 +93,7 @@ pub(super) fn requirements(names: Vec<String>) -> Result<Vec<String>> {
         Err(Error::invalid("packages", format!("{why}, got {name:.100?}"))
             .with_hint(
                 "name packages as in `requests>=2,<3`; of sources make a wheel, copy that into the sandbox, and install it \
-                 there: `sandboxes cp x.whl SANDBOX:`, then `sandboxes exec SANDBOX 'pip install ./x.whl'`",
+                 there: `.files().upload(..)`, then the command `pip install ./x.whl`",
             ))
     };
     if names.len() > MAX_NAMES {

@@ -31,15 +31,13 @@ impl KernelLimits {
             let message = format!(
                 "is {processes}, and the kernel needs about {MIN_PROCESSES} processes and threads"
             );
-            return Err(Error::invalid("processes", message).with_hint(
-                "allow more with `--processes` (local-eval runs code with 4); in Rust: .processes(..)",
-            ));
+            return Err(Error::invalid("processes", message)
+                .with_hint("allow more with `.processes(..)` (local-eval runs code with 4)"));
         }
         if let Some(memory) = self.memory.filter(|memory| *memory < MIN_MEMORY) {
             let message = format!("is {memory}, and the kernel needs about {MIN_MEMORY}");
-            return Err(Error::invalid("memory", message).with_hint(
-                "allow more with `--memory` (local-eval runs code with 16 MiB); in Rust: .memory(..)",
-            ));
+            return Err(Error::invalid("memory", message)
+                .with_hint("allow more with `.memory(..)` (local-eval runs code with 16 MiB)"));
         }
         Ok(())
     }

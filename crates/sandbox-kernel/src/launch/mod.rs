@@ -114,7 +114,7 @@ impl KernelSource for KernelLauncher {
             return Err(failed.error);
         }
         if !failed.ended_itself {
-            let hint = "a kernel that does not know Unix sockets may answer over TCP: transport tcp (--transport tcp)";
+            let hint = "a kernel that does not know Unix sockets may answer over TCP: `.provider_option(\"transport\", \"tcp\")`";
             let silent = !failed.died && failed.error.hint().is_none();
             return Err(if silent { failed.error.with_hint(hint) } else { failed.error });
         }

@@ -14,9 +14,9 @@ use std::time::Instant;
 use async_trait::async_trait;
 use futures_channel::oneshot;
 use sandbox_core::{
-    Backend, CommandEvent, Error, ErrorKind, EventKind, Hooks, InstallPackages, Layer, Observer,
-    Operation, OperationEvent, OperationRequest, Result, Retry, Usage, intercept_backend, unix_now,
-    wrap_backend,
+    Backend, CommandEvent, Cost, Error, ErrorKind, EventKind, Hooks, InstallPackages, Layer,
+    Observer, Operation, OperationEvent, OperationRequest, Result, Retry, SandboxInfo, Usage,
+    intercept_backend, unix_now, wrap_backend,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -264,6 +264,7 @@ impl AuditLayer {
             output,
             content,
             usage: Usage::default(),
+            cost: None,
             result: None,
             has_events,
         })
@@ -283,11 +284,15 @@ impl Hooks for AuditLayer {
         if UNNOTED.contains(&operation.name) {
             return Ok(Box::new(Silent));
         }
-        let sandbox = operation.sandbox.map(|sandbox| sandbox.info().id);
+        let info = operation.sandbox.map(|sandbox| sandbox.info());
+        let cost = info.as_ref().and_then(SandboxInfo::cost);
+        let sandbox = info.map(|info| info.id);
         let request = described(&operation.request, self.log.policy.content);
         let has_events = has_events(&operation.request);
         let run = operation.call.run_id.as_deref();
-        Ok(Box::new(self.begin(operation.name, sandbox, run, request, has_events).await?))
+        let mut noting = self.begin(operation.name, sandbox, run, request, has_events).await?;
+        noting.cost = cost;
+        Ok(Box::new(noting))
     }
 }
 
@@ -408,6 +413,8 @@ struct Noting {
     output: [Content; 2],
     content: Content,
     usage: Usage,
+    /// What the sandbox costs, where its provider tells.
+    cost: Option<Cost>,
     result: Option<Map<String, Value>>,
     has_events: bool,
 }
@@ -489,13 +496,22 @@ impl Drop for Noting {
         let result = result.map_or_else(|| json!({"abandoned": true}), Value::Object);
         record.insert("result".to_owned(), result);
         if let Some(sandbox) = &self.sandbox {
+            let seconds = self.began.elapsed().as_secs_f64();
+            let is_run = matches!(self.operation, "run_code" | "start_command");
+            let credits = self.cost.filter(|_| is_run).map(|cost| cost.per_second * seconds);
+            if let Some(credits) = credits {
+                record.insert("credits".to_owned(), credits.into());
+            }
             let bytes = self.output.iter().map(|output| output.bytes).sum();
             let totals = &self.layer.totals;
             match self.operation {
                 "run_code" | "start_command" | TOOL_CALL => {
-                    totals.add(sandbox, self.operation, &self.usage, bytes);
+                    totals.add(sandbox, self.operation, &self.usage, bytes, credits);
                 }
                 "terminate" | "kill" => {
+                    if let Some(cost) = self.cost {
+                        record.insert("credits".to_owned(), cost.credits.into());
+                    }
                     let all = totals.take(sandbox);
                     all.into_iter().for_each(|all| drop(record.insert("totals".to_owned(), all)));
                 }

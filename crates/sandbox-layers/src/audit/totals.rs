@@ -26,6 +26,8 @@ struct Totals {
     /// The highest of all, in bytes.
     peak_memory: u64,
     output_bytes: u64,
+    /// Credits, where the provider tells its price.
+    credits: f64,
 }
 
 impl AllTotals {
@@ -34,7 +36,14 @@ impl AllTotals {
     }
 
     /// Adds what a run, a command or a call of a tool used.
-    pub(super) fn add(&self, sandbox: &str, operation: &str, usage: &Usage, output_bytes: u64) {
+    pub(super) fn add(
+        &self,
+        sandbox: &str,
+        operation: &str,
+        usage: &Usage,
+        output_bytes: u64,
+        credits: Option<f64>,
+    ) {
         let mut all = self.lock();
         if !all.contains_key(sandbox) && all.len() >= MAX_SANDBOXES {
             return;
@@ -48,6 +57,7 @@ impl AllTotals {
         totals.cpu_time += usage.cpu_time.unwrap_or_default();
         totals.peak_memory = totals.peak_memory.max(usage.peak_memory.unwrap_or_default());
         totals.output_bytes += output_bytes;
+        totals.credits += credits.unwrap_or_default();
     }
 
     /// Returns the totals of a sandbox that has ended, once.
@@ -56,7 +66,7 @@ impl AllTotals {
         Some(json!({
             "runs": totals.runs, "commands": totals.commands, "tool_calls": totals.tool_calls,
             "cpu_time": totals.cpu_time, "peak_memory": totals.peak_memory,
-            "output_bytes": totals.output_bytes,
+            "output_bytes": totals.output_bytes, "credits_of_runs": totals.credits,
         }))
     }
 }

@@ -12,6 +12,7 @@ use sandbox_core::{
 
 use super::findings::Findings;
 use super::text::Literal;
+use super::watch::{ImportWatch, Watched};
 use super::{ScanLanguage, ScanMode, ScanPolicy, ScanRule, commands, scan, secrets};
 
 /// Findings that the message of a refusal names.
@@ -37,7 +38,12 @@ impl Layer for ScanLayer {
         if self.0.mode() == ScanMode::Off {
             return inner;
         }
-        wrap_backend(Arc::new(Scanning { inner, policy: Arc::clone(&self.0), language: None }))
+        wrap_backend(Arc::new(Scanning {
+            inner,
+            policy: Arc::clone(&self.0),
+            language: None,
+            watch: None,
+        }))
     }
 }
 
@@ -47,6 +53,8 @@ struct Scanning<T: ?Sized> {
     policy: Arc<ScanPolicy>,
     /// The language of the sandbox's interpreter, where it is not Python.
     language: Option<String>,
+    /// Where imports are looked at inside.
+    watch: Option<Arc<ImportWatch>>,
 }
 
 impl<T: ?Sized> Scanning<T> {
@@ -54,7 +62,9 @@ impl<T: ?Sized> Scanning<T> {
         let info = inner.info();
         let language = info.metadata.get("language").and_then(|name| name.as_str());
         let language = language.map(str::to_owned);
-        wrap_instance(Arc::new(Scanning { inner, policy: Arc::clone(&self.policy), language }))
+        let policy = Arc::clone(&self.policy);
+        let watch = policy.watches_imports.then(|| Arc::new(ImportWatch::new(&policy)));
+        wrap_instance(Arc::new(Scanning { inner, policy, language, watch }))
     }
 
     /// Returns the findings of code, which are an error where they are refused.
@@ -110,7 +120,23 @@ impl InstanceWrapper for Scanning<dyn Instance> {
         let language = request.language.as_deref().or(self.language.as_deref());
         let findings = scan_code(&request.code, language, &self.policy);
         let findings = self.checked("run_code", findings)?;
-        let events = self.inner.code()?.run_code(call, request).await?;
+        let is_python = language.is_none_or(|name| {
+            ScanLanguage::find(name).is_some_and(|found| found == ScanLanguage::Python)
+        });
+        let watch = self.watch.clone().filter(|_| is_python);
+        let context = request.context.clone().unwrap_or_else(|| "default".to_owned());
+        let mut watched = Watched::default();
+        if let Some(watch) = &watch {
+            watched = watch.prepare(&self.inner, &context).await;
+        }
+        let mut events = self.inner.code()?.run_code(call, request).await?;
+        if let Some(watch) = watch {
+            let policy = Arc::clone(&self.policy);
+            events = Box::pin(events.filter_map(move |event| {
+                let event = watch.take(event, &context, &policy, &mut watched);
+                std::future::ready(event)
+            }));
+        }
         if findings.is_empty() {
             return Ok(events);
         }
@@ -120,6 +146,24 @@ impl InstanceWrapper for Scanning<dyn Instance> {
             }
             event
         })))
+    }
+
+    async fn restart_context(&self, call: &CallContext, id: &str) -> Result<()> {
+        self.inner.code()?.restart_context(call, id).await?;
+        self.watch.iter().for_each(|watch| watch.forget(Some(id)));
+        Ok(())
+    }
+
+    async fn delete_context(&self, call: &CallContext, id: &str) -> Result<()> {
+        self.inner.code()?.delete_context(call, id).await?;
+        self.watch.iter().for_each(|watch| watch.forget(Some(id)));
+        Ok(())
+    }
+
+    async fn reset(&self, call: &CallContext) -> Result<()> {
+        self.inner.life().reset(call).await?;
+        self.watch.iter().for_each(|watch| watch.forget(None));
+        Ok(())
     }
 
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {

@@ -12,6 +12,7 @@ mod python;
 mod secrets;
 mod text;
 mod tree;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -140,6 +141,7 @@ pub struct ScanPolicy {
     allowed_imports: Option<BTreeSet<String>>,
     denied_imports: BTreeSet<String>,
     directories: Vec<String>,
+    watches_imports: bool,
 }
 
 impl Default for ScanPolicy {
@@ -151,6 +153,7 @@ impl Default for ScanPolicy {
             allowed_imports: None,
             denied_imports: BTreeSet::new(),
             directories: vec!["/workspace".to_owned(), "/tmp".to_owned()],
+            watches_imports: false,
         }
     }
 }
@@ -188,6 +191,17 @@ impl ScanPolicy {
     #[must_use]
     pub fn deny_imports<T: Into<String>>(mut self, modules: impl IntoIterator<Item = T>) -> Self {
         self.denied_imports.extend(modules.into_iter().map(Into::into));
+        self
+    }
+
+    /// Looks at the import statements of the code inside, too, when the interpreter executes them: those in strings that
+    /// are executed, and of names that are computed. They are findings of the result, in every mode, because the code has
+    /// run by then. Code that wants to hide an import can; this informs and is no wall.
+    ///
+    /// The first run in each context is preceded by one of a few lines that prepares the interpreter.
+    #[must_use]
+    pub fn watch_imports(mut self) -> Self {
+        self.watches_imports = true;
         self
     }
 

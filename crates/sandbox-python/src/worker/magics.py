@@ -11,7 +11,6 @@ from os import environ
 
 SHELL = "__sandbox_shell__"
 ABOUT = "__sandbox_about__"
-INSTALL = "install from outside, with `sandboxes install SANDBOX %s`; in Rust: .install_packages([%s])"
 HINT = "run it with the jupyter engine, which has IPython"
 
 
@@ -137,8 +136,8 @@ def check_pip(words):
         return
     missing = [word for word in named[1:] if not is_file(word)]
     if missing:
-        install = INSTALL % (" ".join(missing), ", ".join('"%s"' % word for word in missing))
-        raise RuntimeError("%%pip %s has no network here; %s" % (named[0], install))
+        # The host, which knows what its caller can do, adds that.
+        raise RuntimeError("%%pip has no network here; install from outside: %s" % " ".join(missing))
 
 
 def finds_elsewhere(words):

@@ -32,6 +32,7 @@ mod process;
 mod proxy;
 mod record;
 mod routes;
+mod status;
 mod templates;
 mod user;
 mod watchers;

@@ -13,12 +13,13 @@ use super::app::{self, App, CODE_PORT, Owner, Target};
 use super::error::{ApiError, sandbox_gone};
 use super::{
     body_timeout, control, create, envelope, faults, files, filesystem, interpreter, process,
-    templates, watchers,
+    status, templates, watchers,
 };
 
 /// Makes the service of a server, with routes of other protocols beside its own.
 pub(super) fn router(app: Arc<App>, others: Router) -> Router {
     let control_plane = Router::new()
+        .route("/status", get(status::status))
         .route("/sandboxes", post(create::create_v1).get(control::list_v1))
         .route("/v2/sandboxes", post(create::create_v2).get(control::list))
         .route("/sandboxes/metrics", get(control::metrics_of_many))

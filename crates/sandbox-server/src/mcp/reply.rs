@@ -1,6 +1,6 @@
 //! Answers of tools: content for a model, and the same as data.
 
-use sandbox_core::{Error, Retry, without_rust};
+use sandbox_core::{Error, Retry, with_flags};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -74,10 +74,10 @@ impl ToolReply {
 impl From<Error> for ToolReply {
     /// Says what failed, what to do, and whether a repetition can help.
     fn from(error: Error) -> Self {
-        let mut text = format!("{} ({})", without_rust(&error.to_string()), error.kind());
+        let mut text = format!("{} ({})", with_flags(&error.to_string()), error.kind());
         if let Some(hint) = error.hint() {
             text.push_str("\nHint: ");
-            text.push_str(&without_rust(hint));
+            text.push_str(&with_flags(hint));
         }
         if error.retry() == Retry::Temporary {
             text.push_str("\nThe same call may succeed later.");

@@ -18,7 +18,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Hint of errors about a sandbox that does not exist.
-pub const NOT_FOUND_HINT: &str = "`sandboxes ls` shows what there is";
+pub const NOT_FOUND_HINT: &str = "`Sandbox::list()` shows what there is";
 
 /// Creates detached sandboxes in the supervisor, and finds them there.
 #[derive(Clone, Copy, Debug, Default)]

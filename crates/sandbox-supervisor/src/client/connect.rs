@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use sandbox_core::{Error, ErrorKind, Result, Retry, Variant};
+use sandbox_core::{Backend as _, CallContext, Error, ErrorKind, Health, Result, Retry, Variant};
 use sandbox_rpc::{ClientHello, Negotiated, PROTOCOL, RemoteBackend, ServerHello, VERSION};
 use serde_json::{Map, Value};
 use tokio::net::UnixStream;
@@ -70,6 +70,16 @@ pub async fn status() -> Result<Option<Map<String, Value>>> {
     let mut about = hello.about.clone();
     about.insert("version".into(), hello.version.clone().into());
     Ok(Some(about))
+}
+
+/// Returns the health of a variant in the supervisor, with its circuit breaker among the checks. `None`: there is no
+/// supervisor.
+///
+/// # Errors
+/// Those of [`status`], and of the backend.
+pub async fn health(variant: Variant) -> Result<Option<Health>> {
+    let Some(backend) = connect_existing(variant).await? else { return Ok(None) };
+    backend.health(&CallContext::new()).await.map(Some)
 }
 
 /// Returns true for an error of a supervisor that is about to end, or that has ended without a successor.
@@ -275,7 +285,7 @@ fn different_variable(hello: &ServerHello, ours: &Variables) -> Option<Error> {
         shown(ours.as_deref()),
         hello.variant
     );
-    let hint = "end its sandboxes (`sandboxes ls`, `sandboxes rm`), and it is replaced; or set the variable to its value";
+    let hint = "end its sandboxes (`Sandbox::list()`, `.terminate()`), and it is replaced; or set the variable to its value";
     Some(Error::new(ErrorKind::Unavailable, "connect", message).with_hint(hint))
 }
 

@@ -18,6 +18,8 @@ mod paths;
 
 pub use backend::{DetachedLayer, NOT_FOUND_HINT};
 pub use client_env::dependent_variables;
-pub use connect::{ENDING, ENDS, RETIRE, SERVE, STATUS, VARIABLES, is_connect_error, status};
+pub use connect::{
+    ENDING, ENDS, RETIRE, SERVE, STATUS, VARIABLES, health, is_connect_error, status,
+};
 pub use launch::SUPERVISOR_VARIABLE;
 pub use paths::{RUNTIME_DIRECTORY_VARIABLE, SupervisorPaths};

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use code_sandboxes::{
     CodeError, Error, ErrorKind, Event, EventKind, EventStream, ExecutionResult, Failure,
     FailureKind, InterpreterState, OutputStream, ResultCollector, ResultItem, Sandbox, Utf8Decoder,
-    system_time, unix_now, without_rust,
+    system_time, unix_now, with_flags,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -289,10 +289,10 @@ pub(super) async fn show(
 /// Replaces builder methods in hints by flags.
 fn use_flags_in_hints(kind: &mut EventKind) {
     match kind {
-        EventKind::Hint { text } => *text = without_rust(text),
-        EventKind::Error(error) => error.value = without_rust(&error.value),
+        EventKind::Hint { text } => *text = with_flags(text),
+        EventKind::Error(error) => error.value = with_flags(&error.value),
         EventKind::Finished(outcome) => {
-            outcome.hint = outcome.hint.take().map(|hint| without_rust(&hint));
+            outcome.hint = outcome.hint.take().map(|hint| with_flags(&hint));
         }
         _ => {}
     }
@@ -406,7 +406,7 @@ pub(super) fn object(result: &ExecutionResult) -> Value {
 /// Formats the traceback of an exception.
 pub(crate) fn traceback(error: &CodeError) -> String {
     let text = if error.traceback.is_empty() {
-        without_rust(&error.to_string())
+        with_flags(&error.to_string())
     } else {
         error.traceback.clone()
     };

@@ -245,7 +245,7 @@ async fn answer(
             InterpreterState::Kept => "kept".to_owned(),
             InterpreterState::Lost => "lost".to_owned(),
         },
-        hint: result.hint.as_deref().map(sandbox_core::without_rust),
+        hint: result.hint.as_deref().map(sandbox_core::with_flags),
         duration: result.duration().unwrap_or_default().as_secs_f64(),
         sandbox: entry.id.clone(),
         ..CodeAnswer::default()

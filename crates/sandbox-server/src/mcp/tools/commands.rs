@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use sandbox_core::{
     CommandEvent, CommandOutcome, CommandResult, Error, ErrorKind, OutputStream, PtySize, Result,
-    StreamCollector, random_hex, seconds, unix_now, without_rust,
+    StreamCollector, random_hex, seconds, unix_now, with_flags,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -113,7 +113,7 @@ pub(in super::super) async fn run_command(
             message: failure.message.clone(),
         }),
         output_id: is_cut.then_some(output_id),
-        hint: result.hint.as_deref().map(without_rust),
+        hint: result.hint.as_deref().map(with_flags),
         duration: result.duration.as_secs_f64(),
         sandbox: entry.id.clone(),
     };
@@ -333,7 +333,7 @@ fn output_reply(id: &str, log: &OutputLog, piece: LogPiece) -> ToolReply {
                 kind: failure.kind.as_str().to_owned(),
                 message: failure.message.clone(),
             });
-            answer.hint = hint.as_deref().map(without_rust);
+            answer.hint = hint.as_deref().map(with_flags);
             match failure {
                 Some(failure) => parts.push(format!("[failed: {}]", failure.message)),
                 None => parts.push(format!("[ended with exit status {exit_code}]")),

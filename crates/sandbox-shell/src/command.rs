@@ -18,7 +18,7 @@ use super::exit::{ExitState, ProcessIdentity, exit_of};
 use super::process::{ShellProcess, ShellTerminal};
 use super::sentinel::SentinelScanner;
 use super::{AttachedProgram, COMMAND, KeptProgram, ProgramOutput, SHELL, ShellHost, ShellProgram};
-use crate::host::{Spawn, Spawned, Terminal, Writable};
+use sandbox_engine::host::{Spawn, Spawned, Terminal, Writable};
 
 /// Limits the start of a command.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ struct Starting {
 /// Starts a command. A host does not cancel a start, so an abandoned command is killed when it has started.
 ///
 /// # Errors
-/// As [`ProcessHost::spawn`](crate::host::ProcessHost::spawn).
+/// As [`ProcessHost::spawn`](sandbox_engine::host::ProcessHost::spawn).
 pub async fn start_command(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     check_size(&spec)?;
     let (sender, receiver) = oneshot::channel();

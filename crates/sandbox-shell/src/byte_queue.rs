@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::ChunkQueue;
-use crate::host::{Readable, Writable};
+use sandbox_engine::ChunkQueue;
+use sandbox_engine::host::{Readable, Writable};
 
 /// Bytes in a queue above which a writer has to wait.
 const MAX_WAITING: usize = 256 << 10;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::exit::{ExitState, ProcessIdentity, SIGKILL, SIGNAL_STATUS_BASE, exit_of};
 use super::{SIGNAL, ShellHost};
-use crate::host::{Exit, Process, Terminal};
+use sandbox_engine::host::{Exit, Process, Terminal};
 
 /// Limits the wait for the reported exit of a command that ended by itself, once no process of it is left.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(2);

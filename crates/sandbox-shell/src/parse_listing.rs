@@ -4,7 +4,7 @@ use sandbox_core::{Error, ErrorKind, FileInfo, FileKind};
 use std::collections::BTreeMap;
 
 use super::ScriptOutput;
-use crate::files::{Target, names};
+use sandbox_engine::files::{Target, names};
 
 /// Bits of a mode with the kind of a file, and the kinds.
 const KIND: u32 = 0o170_000;

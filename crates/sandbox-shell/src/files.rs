@@ -14,8 +14,8 @@ use tokio::time::sleep;
 
 use super::parse_listing::{entries, failed};
 use super::{ScriptOutput, ScriptStream, ShellHost, archive, find};
-use crate::files::{Target, sort_by_name, with_removal_hint};
-use crate::host::{FileSystem, Links, WatchStream};
+use sandbox_engine::files::{Target, sort_by_name, with_removal_hint};
+use sandbox_engine::host::{FileSystem, Links, WatchStream};
 
 /// Script of all operations on files.
 pub(super) const FILES: &str = include_str!("files.sh");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::host::Exit;
+use sandbox_engine::host::Exit;
 
 /// Status by which a shell reports signal 0, and the highest signal.
 pub(super) const SIGNAL_STATUS_BASE: i32 = 128;

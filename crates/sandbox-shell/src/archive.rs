@@ -10,7 +10,7 @@ use sandbox_core::{ByteStream, Error, Result};
 
 use super::files::{FILES, ShellFiles, argument, staging_name};
 use super::parse_listing::failed;
-use crate::host::Links;
+use sandbox_engine::host::Links;
 
 /// Problem of a link out of the archive.
 const LEADS_OUT: &str = "is a link that leads out of it";

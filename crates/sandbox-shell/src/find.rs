@@ -3,7 +3,7 @@
 use sandbox_core::{FindFiles, FoundFile, Result};
 
 use super::files::{ShellFiles, malformed_output};
-use crate::files::{glob, names};
+use sandbox_engine::files::{glob, names};
 
 /// Default and highest number of results.
 const DEFAULT_LIMIT: usize = 10_000;

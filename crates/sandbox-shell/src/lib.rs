@@ -3,6 +3,8 @@
 //! A backend brings a [`ShellHost`], which starts programs and runs scripts of this module in the image's `/bin/sh`. On top
 //! of it are [`start_command`] and [`ShellFiles`]. The image needs a POSIX shell, and for files the usual tools.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod archive;
 mod byte_queue;
 mod command;
