@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sandbox_cells::visible_paths::{USER_OPTION, is_user};
+use sandbox_cells::visible_paths::{USER_OPTION, WRITABLE_OPTION, are_writable, is_user};
 use sandbox_core::{Error, IsolationMode, Result, SingleUse};
 use sandbox_engine::{StoredSnapshot, pip_options};
 use serde_json::{Map, Value};
@@ -68,6 +68,7 @@ impl Options {
                 ("preimport", Value::Array(modules)) => options.preimport = module_names(modules)?,
                 ("template_imports", Value::Bool(begin)) => options.template_imports = *begin,
                 (USER_OPTION, Value::String(name)) if is_user(name) => {}
+                (WRITABLE_OPTION, Value::Array(paths)) if are_writable(paths) => {}
                 ("warm", Value::Bool(warm)) => options.warm = *warm,
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
@@ -120,7 +121,7 @@ fn unknown(key: &str, value: &Value) -> Error {
         format!(
             "of local-eval have no {key:?} = {value}; known: python (path), preimport (list of modules), \
              template_imports (true or false), warm (true or false), interpreter (\"eager\" or \"lazy\"), \
-             user (name), pip (list of options of pip)"
+             user (name), writable (list of absolute paths), pip (list of options of pip)"
         ),
     )
 }

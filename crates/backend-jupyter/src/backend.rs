@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use sandbox_cells::cell::{CellHost, ZygoteSource};
 use sandbox_cells::launchers::{CellLaunchers, isolation_info};
 use sandbox_cells::mounts;
-use sandbox_cells::visible_paths::{cell_spec, check_user, environment, home_of};
+use sandbox_cells::visible_paths::{cell_spec, check_cell_options, environment, home_of};
 use sandbox_cells::zygotes::Zygotes;
 use sandbox_cells::{InCell, base_for_cell, health_in_cells};
 use sandbox_core::{
@@ -76,6 +76,7 @@ fn capabilities(mode: IsolationMode, ipython: bool) -> Capabilities {
         command_background: true,
         install_python: ipython,
         files: true,
+        file_attributes: true,
         watch: true,
         // Without a network of its own nothing listens there but what is the host's.
         expose_port: mode != IsolationMode::BestEffort,
@@ -114,7 +115,7 @@ fn check(spec: &CreateSpec, ipython: bool) -> Result<Capabilities> {
         with_unsupported_hint(error, spec, Variant::LOCAL_JUPYTER, enforced)
     })?;
     check_size(spec)?;
-    check_user(spec)?;
+    check_cell_options(spec)?;
     Ok(capabilities)
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sandbox_cells::visible_paths::{USER_OPTION, is_user};
+use sandbox_cells::visible_paths::{USER_OPTION, WRITABLE_OPTION, are_writable, is_user};
 use sandbox_core::{Error, Result, Secret, SingleUse};
 use sandbox_engine::pip_options;
 use serde_json::{Map, Value};
@@ -75,7 +75,7 @@ pub(crate) struct Options {
 }
 
 /// What is for kernels that are started on this host.
-const OF_THIS_HOST: [&str; 5] = ["python", "transport", "user", "warm", "interpreter"];
+const OF_THIS_HOST: [&str; 6] = ["python", "transport", "user", "writable", "warm", "interpreter"];
 
 impl Options {
     /// Whether packages can be installed where its kernels are.
@@ -131,6 +131,7 @@ impl Options {
                     options.transport = Some(Transport::Tcp);
                 }
                 (USER_OPTION, Value::String(name)) if is_user(name) => {}
+                (WRITABLE_OPTION, Value::Array(paths)) if are_writable(paths) => {}
                 ("warm", Value::Bool(warm)) => options.warm = *warm,
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
@@ -208,7 +209,7 @@ fn unknown(key: &str) -> Error {
         "provider_options",
         format!(
             "of local-jupyter have no {key:?} of that value; known: kernel (name), python (path), transport (\"ipc\" or \
-             \"tcp\"), warm (true or false), interpreter (\"eager\" or \"lazy\"), user (name), pip (list of options of pip), server_url, token, kernel_id \
+             \"tcp\"), warm (true or false), interpreter (\"eager\" or \"lazy\"), user (name), writable (list of absolute paths), pip (list of options of pip), server_url, token, kernel_id \
              (text), headers (names with text), connection_file (path)"
         ),
     )

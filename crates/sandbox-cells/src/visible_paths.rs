@@ -8,6 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use sandbox_core::{ByteSize, CreateSpec, Error, IsolationMode, Result};
 use sandbox_isolation::{CellSpec, Resource, Rlimit, is_of_system};
 
+use serde_json::Value;
+
 use super::gate::needs_gate;
 pub use super::toolchains::shown_for_program;
 use super::toolchains::toolchains;
@@ -26,6 +28,12 @@ const SHARED_IN_HOME: [&str; 6] = [".local", ".config", ".cache", ".cargo", ".ss
 /// The option of a create that names the user of a cell.
 pub const USER_OPTION: &str = "user";
 
+/// The option of a create that lists further directories that code may write.
+pub const WRITABLE_OPTION: &str = "writable";
+
+/// Maximum number of such directories.
+const MAX_WRITABLE: usize = 16;
+
 /// The user of a cell whose create names none.
 const USER: &str = "sandbox";
 
@@ -34,16 +42,46 @@ pub fn user_of(spec: &CreateSpec) -> &str {
     spec.provider_options.get(USER_OPTION).and_then(|name| name.as_str()).unwrap_or(USER)
 }
 
-/// Refuses a user where users are those of the host.
+/// Refuses a user, and further directories that code may write, where both are those of the host.
 ///
 /// # Errors
-/// `Unsupported` for a user without strict isolation.
-pub fn check_user(spec: &CreateSpec) -> Result<()> {
-    if spec.isolation == IsolationMode::Strict || !spec.provider_options.contains_key(USER_OPTION) {
+/// `Unsupported` for one of the options without strict isolation.
+pub fn check_cell_options(spec: &CreateSpec) -> Result<()> {
+    if spec.isolation == IsolationMode::Strict {
         return Ok(());
     }
-    let message = format!("a user cannot be chosen with isolation `{}`", spec.isolation);
-    Err(Error::unsupported("create", message).with_context("field", USER_OPTION))
+    for (option, what) in [
+        (USER_OPTION, "a user cannot be chosen"),
+        (WRITABLE_OPTION, "directories cannot be made writable"),
+    ] {
+        if spec.provider_options.contains_key(option) {
+            let message = format!("{what} with isolation `{}`", spec.isolation);
+            return Err(Error::unsupported("create", message).with_context("field", option));
+        }
+    }
+    Ok(())
+}
+
+/// Returns true for a list of directories that a cell can have for its code to write: at most 16, absolute and plain. One that
+/// belongs to the host is refused when the cell is made.
+pub fn are_writable(paths: &[Value]) -> bool {
+    let is_plain = |path: &Value| {
+        let path = path.as_str().map(Path::new);
+        path.is_some_and(|path| {
+            path.is_absolute()
+                && path.components().skip(1).all(|part| matches!(part, Component::Normal(_)))
+                && path.components().count() > 1
+        })
+    };
+    paths.len() <= MAX_WRITABLE && paths.iter().all(is_plain)
+}
+
+/// Returns the further directories that code may write.
+fn writable(spec: &CreateSpec) -> Vec<PathBuf> {
+    let listed = spec.provider_options.get(WRITABLE_OPTION).and_then(Value::as_array);
+    let paths = listed.into_iter().flatten().filter_map(Value::as_str);
+    // Without a slash at the end, which is not plain.
+    paths.map(|path| Path::new(path).components().collect()).collect()
 }
 
 /// Returns the home of the user of a strict cell.
@@ -104,6 +142,9 @@ pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
         }
     }
     cell.own = spec.working_dir.iter().filter_map(|path| top(Path::new(path))).collect();
+    if spec.isolation == IsolationMode::Strict {
+        cell.writable = writable(spec);
+    }
     cell.memory = spec.memory.map(ByteSize::as_u64);
     cell.cpu = spec.cpu.map(thousandths);
     // Files are memory: by default they take at most half of it.

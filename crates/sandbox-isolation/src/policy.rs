@@ -88,6 +88,7 @@ pub(crate) fn strict(
     plan.devices(&shown_devices(host, profile), spec.shm_bytes);
     plan.processes();
     let mut own = plan.further_directories(&spec.own);
+    own.extend(plan.writable_directories(&spec.writable)?);
     own.extend(plan.host_mounts(&spec.mounts)?);
     plan.op(Op::Loopback);
     if spec.gate {
@@ -255,7 +256,7 @@ fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
             spec.shm_bytes
         ));
     }
-    if let Some(path) = spec.own.iter().find(|path| !is_plain(path)) {
+    if let Some(path) = spec.own.iter().chain(&spec.writable).find(|path| !is_plain(path)) {
         return invalid(format!(
             "cannot make a directory at {}: the path is not absolute and plain",
             path.display()
@@ -501,6 +502,32 @@ impl Builder {
             self.stays_writable(path);
         }
         new
+    }
+
+    /// Makes directories that code may write, and returns those that are in no such directory already.
+    fn writable_directories(&mut self, paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
+        let mut new = Vec::new();
+        for path in paths {
+            let is_own = self.is_own(path);
+            if self.is_below_taken(path) || (!is_own && self.has(path)) {
+                return Err(Error::Invalid(format!(
+                    "cannot make {} writable: the path belongs to what the sandbox shows of the host, or to its system",
+                    path.display()
+                )));
+            }
+            if is_own {
+                if !self.has(path) {
+                    self.parents(path, Owner::Cell);
+                    self.op(directory(path, 0o755, Owner::Cell));
+                }
+                continue;
+            }
+            self.parents(path, Owner::Outside);
+            self.op(directory(path, 0o755, Owner::Cell));
+            self.stays_writable(path);
+            new.push(path.clone());
+        }
+        Ok(new)
     }
 
     /// Keeps a directory writable when the root becomes read-only.

@@ -114,6 +114,9 @@ pub struct CellSpec {
     pub binds: Vec<Bind>,
     /// Absolute paths of additional writable directories. A path that already exists is left as it is. Strict only.
     pub own: Vec<PathBuf>,
+    /// Directories that code may write. One inside of what the cell shows of the host, or of its system directories, is
+    /// refused. Strict only.
+    pub writable: Vec<PathBuf>,
     /// Mounts of the host, none inside another. Strict only.
     pub mounts: Vec<HostMount>,
     /// Small readable text files of its own, with their paths. Strict only.
@@ -163,6 +166,7 @@ impl CellSpec {
             isolation: CellKind::Strict,
             binds: Vec::new(),
             own: Vec::new(),
+            writable: Vec::new(),
             mounts: Vec::new(),
             files: Vec::new(),
             disk_bytes,

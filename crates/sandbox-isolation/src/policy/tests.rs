@@ -27,6 +27,7 @@ fn host() -> HostView {
 fn small() -> CellSpec {
     CellSpec {
         own: Vec::new(),
+        writable: Vec::new(),
         mounts: Vec::new(),
         files: Vec::new(),
         isolation: CellKind::Strict,
