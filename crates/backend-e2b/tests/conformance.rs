@@ -75,7 +75,8 @@ fn differing(mut target: Target) -> Target {
     const TEXT: &str = "the provider's code interpreter shows a string without its quotes";
     const INTERRUPT: &str = "the connection of a run is dropped to interrupt it, so that what the code does then is not seen";
     const THREADS: &str = "the interpreter does not tell of threads";
-    const LOGS: &str = "the server for tests has no log of a sandbox";
+    const LOGS: &str =
+        "the log has the starts and ends of processes and runs, and not what they are";
     const OTHERS: &str = "the interpreter does not tell that it runs code for another handle";
     const INPUT: &str =
         "input goes in requests of its own, and its end is not heard before the next one";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_cells::health_in_cells;
-use sandbox_cells::visible_paths::check_user;
+use sandbox_cells::visible_paths::check_cell_options;
 use sandbox_core::{
     Backend, ByteSize, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health,
     Instance, IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
@@ -55,6 +55,7 @@ fn capabilities(mode: IsolationMode) -> Capabilities {
         limit_run_cpu_time: true,
         limit_run_memory: true,
         limit_command_cpu_time: true,
+        file_attributes: true,
         // Without a network of its own nothing listens there but what is the host's.
         expose_port: mode != IsolationMode::BestEffort,
         limit_disk: strict,
@@ -82,7 +83,7 @@ fn check(spec: &CreateSpec) -> Result<Capabilities> {
         with_unsupported_hint(error, spec, Variant::LOCAL_EVAL, enforced)
     })?;
     check_size(spec)?;
-    check_user(spec)?;
+    check_cell_options(spec)?;
     if let Some(name) = spec.environment.as_deref().filter(|name| !is_own_environment(name)) {
         return Err(Error::new(
             ErrorKind::NotFound,

@@ -1,5 +1,6 @@
 //! The files of a sandbox, through its agent.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -193,6 +194,7 @@ fn info(parent: &str, record: &[u8]) -> Option<FileInfo> {
         target: (kind == FileKind::Symlink).then_some(target),
         uid: None,
         gid: None,
+        attributes: BTreeMap::new(),
     })
 }
 

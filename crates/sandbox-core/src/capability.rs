@@ -68,6 +68,8 @@ capabilities! {
     command_background,
     /// Files are read, written and listed.
     files,
+    /// Extended attributes of files are written and read.
+    file_attributes,
     /// Directories are watched.
     watch,
     /// Code calls functions of the host.

@@ -327,7 +327,7 @@ pub struct ByteRange {
 }
 
 /// Options for writing a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WriteOptions {
     /// Add to the end instead of replacing the whole atomically.
@@ -338,11 +338,19 @@ pub struct WriteOptions {
     pub mode: Option<u32>,
     /// Time of its last change, unix seconds, when the file is replaced as a whole. Default: now.
     pub modified: Option<u64>,
+    /// Extended attributes of the user that the file gets, by their names without `user.`. Requires `file_attributes`.
+    pub attributes: BTreeMap<String, String>,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { append: false, parents: true, mode: None, modified: None }
+        Self {
+            append: false,
+            parents: true,
+            mode: None,
+            modified: None,
+            attributes: BTreeMap::new(),
+        }
     }
 }
 

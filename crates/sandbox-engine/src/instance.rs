@@ -478,6 +478,9 @@ impl<K: InstanceHooks> FileOps for StandardInstance<K> {
         content: ByteStream,
         options: WriteOptions,
     ) -> Result<u64> {
+        if !options.attributes.is_empty() {
+            self.needs(self.base.capabilities.file_attributes, "write_file")?;
+        }
         self.base
             .with_files(
                 "write_file",

@@ -1,5 +1,6 @@
 //! Files of a sandbox: what the daemon has requests for, natively, and the rest by the agent.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -110,6 +111,7 @@ impl Entry {
             // The daemon tells names, and no numbers.
             uid: None,
             gid: None,
+            attributes: BTreeMap::new(),
         }
     }
 }
@@ -289,6 +291,10 @@ impl FileSystem for E2bFiles {
     }
 
     async fn write(&self, path: &str, content: ByteStream, options: WriteOptions) -> Result<u64> {
+        if !options.attributes.is_empty() {
+            let message = "extended attributes of files are not available on e2b";
+            return Err(Error::unsupported("write_file", message));
+        }
         let target = self.target("write_file", path)?;
         target.must_have_name()?;
         target.about.check_mode(options.mode.unwrap_or(DEFAULT_MODE))?;

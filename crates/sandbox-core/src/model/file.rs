@@ -1,5 +1,7 @@
 //! Files of a sandbox, as seen from outside.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// The type of a directory entry. A link is shown as a link, never as its target.
@@ -46,6 +48,10 @@ pub struct FileInfo {
     /// Group id as the sandbox sees it, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
+    /// Extended attributes of the user, by their names without `user.`. Those that are no text are left out. Present where
+    /// `file_attributes` is declared.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub attributes: BTreeMap<String, String>,
 }
 
 impl FileInfo {

@@ -1,6 +1,7 @@
 //! Parses the output and the errors of an image's tools about files.
 
 use sandbox_core::{Error, ErrorKind, FileInfo, FileKind};
+use std::collections::BTreeMap;
 
 use super::ScriptOutput;
 use crate::files::{Target, names};
@@ -48,6 +49,7 @@ fn entry(parent: &str, facts: &[u8], name: &[u8], target: &[u8]) -> Option<FileI
         target: (kind == FileKind::Symlink).then(|| names::to_text(target)),
         uid: None,
         gid: None,
+        attributes: BTreeMap::new(),
     })
 }
 

@@ -3,6 +3,7 @@
 //! Code in the cell may change every file and link meanwhile, and may do so to trick this process. [`path`] says what
 //! keeps the work inside, and [`pool`] with whose rights it is done.
 
+mod attributes;
 mod copy;
 mod find;
 mod pack;

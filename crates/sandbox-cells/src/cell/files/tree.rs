@@ -1,5 +1,6 @@
 //! Directories and their entries: list, stat, make, remove, rename, modes.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use sandbox_core::{ErrorKind, FileInfo, FileKind, Result};
 
 use super::Stop;
+use super::attributes;
 use super::error::cause;
 use super::names;
 use super::path::CellPath;
@@ -48,6 +50,7 @@ pub(crate) fn describe(tree: &RootDir, parent: &str, name: String, status: &Stat
         target: None,
         uid: Some(uid),
         gid: Some(gid),
+        attributes: BTreeMap::new(),
     }
 }
 
@@ -80,8 +83,10 @@ pub(crate) fn stat(tree: &RootDir, target: &CellPath) -> Result<FileInfo> {
     let parts = target.shown.rsplit_once('/');
     let (parent, name) = parts.unwrap_or_default();
     let mut info = describe(tree, parent, name.to_owned(), &status);
-    if info.kind == FileKind::Symlink {
-        info.target = link_target(fd.as_fd(), c"");
+    match info.kind {
+        FileKind::Symlink => info.target = link_target(fd.as_fd(), c""),
+        FileKind::File | FileKind::Directory => info.attributes = attributes::of_open(fd.as_fd()),
+        _ => {}
     }
     if name.is_empty() {
         info.name = "/".to_owned();
@@ -109,8 +114,12 @@ pub(crate) fn list(tree: &RootDir, target: &CellPath, stop: &Stop) -> Result<Vec
                 .with_hint("find some of them by name"));
         }
         let mut info = describe(tree, &target.shown, names::to_text(name.to_bytes()), &status);
-        if info.kind == FileKind::Symlink {
-            info.target = link_target(directory.as_fd(), &name);
+        match info.kind {
+            FileKind::Symlink => info.target = link_target(directory.as_fd(), &name),
+            FileKind::File | FileKind::Directory => {
+                info.attributes = attributes::of_entry(directory.as_fd(), &name);
+            }
+            _ => {}
         }
         found.push(info);
     }

@@ -11,6 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_core::{ByteStream, ErrorKind, Result, WriteOptions, random_hex};
 
+use super::attributes;
 use super::error::{RUNNING, cause};
 use super::path::CellPath;
 use super::path::{ResolvedPath, RootDir};
@@ -66,11 +67,13 @@ impl Draft {
             return Err(target.about.failed(Errno::ISDIR));
         }
         let mode = Mode::from_raw_mode(options.mode.unwrap_or(DEFAULT_MODE));
-        if options.append {
+        let draft = if options.append {
             Self::at_the_end(tree, target, &place, mode)
         } else {
             Self::replacing(tree, target, place, mode, options.modified)
-        }
+        }?;
+        attributes::set(&draft.file, &draft.target, &options.attributes)?;
+        Ok(draft)
     }
 
     fn at_the_end(
