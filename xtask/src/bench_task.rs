@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: builds the measurements with optimization and runs them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::shown;
@@ -16,6 +16,9 @@ const PEERS: [&str; 3] = ["code-sandboxes", "ipykernel", "jupyter_client"];
 /// The interpreter with the library before this one, which is compared with too.
 const DATALAYER: &str = "SANDBOX_TEST_DATALAYER_PYTHON";
 
+/// The interpreter with the official SDK of E2B, which is a client of the server.
+const E2B: &str = "SANDBOX_TEST_E2B_PYTHON";
+
 /// Arguments that are for what is prepared, and not for the table.
 const OWN: [&str; 2] = ["--peers", "--containers"];
 
@@ -30,13 +33,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     let Some(jupyter_python) = jupyter_environment(&target.join("test-env/jupyter")) else {
         return Err("a Python with Jupyter could not be made".to_owned());
     };
+    let Some(e2b_python) = requested(E2B)? else {
+        return Err("a Python with the SDK of E2B could not be made".to_owned());
+    };
     let (peers, datalayer) = (target.join("bench-env"), folder_of(DATALAYER));
     if arguments.iter().any(|argument| argument == "--peers") {
         install_peers(&peers)?;
-        let mut asked = TestPlan::get()?.pythons();
-        let packages = asked.find(|(variable, _)| *variable == DATALAYER);
-        let made = packages.and_then(|(_, packages)| virtual_environment(&datalayer, packages));
-        made.ok_or("a Python with code-sandboxes 0.0.11 could not be made")?;
+        requested(DATALAYER)?.ok_or("a Python with code-sandboxes 0.0.11 could not be made")?;
     }
     let cli = ["build", "--profile", "optimized", "--package", "code-sandboxes-cli"];
     let cli = [&cli[..], &["--features", "full"]].concat();
@@ -48,6 +51,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     command.arg("--packages-python").arg(packages_python);
     command.arg("--jupyter-python").arg(jupyter_python);
     command.arg("--datalayer-python").arg(datalayer.join("bin/python"));
+    command.arg("--e2b-python").arg(e2b_python);
     command.arg("--peers-python").arg(peers.join("bin/python"));
     command.arg("--cli").arg(target.join("optimized/sandboxes"));
     let engine = arguments.iter().any(|argument| argument == "--containers");
@@ -62,6 +66,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     command.arg("--json").arg(target.join("bench.json"));
     command.args(arguments.iter().filter(|argument| !OWN.contains(&argument.as_str())));
     Ok(shown(&mut command))
+}
+
+/// The interpreter that a test asks for by that variable. `None`: it could not be made.
+fn requested(variable: &str) -> Result<Option<PathBuf>, String> {
+    let plan = TestPlan::get()?;
+    let packages = plan.pythons().find(|(asked, _)| *asked == variable);
+    Ok(packages.and_then(|(_, packages)| virtual_environment(&folder_of(variable), packages)))
 }
 
 /// A virtual environment with the peers. Nothing is done when it is there.

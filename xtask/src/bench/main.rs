@@ -10,6 +10,7 @@ mod commands;
 mod create;
 mod detached;
 mod docker;
+mod e2b_stub;
 mod echo;
 mod end;
 mod files;
@@ -29,6 +30,7 @@ mod program;
 mod row;
 mod sample;
 mod sandboxes;
+mod serve;
 mod setup;
 mod snapshot;
 mod table;
@@ -65,6 +67,7 @@ enum Measurement {
     End,
     Codec,
     Jupyter,
+    Serve,
     Docker,
     Clouds,
     PeerCodeSandboxes,
@@ -100,6 +103,7 @@ impl Measurement {
         Self::End,
         Self::Codec,
         Self::Jupyter,
+        Self::Serve,
         Self::Docker,
         Self::Clouds,
         Self::PeerCodeSandboxes,
@@ -135,6 +139,7 @@ impl Measurement {
             Self::End => "end",
             Self::Codec => "codec",
             Self::Jupyter => "jupyter",
+            Self::Serve => "serve",
             Self::Docker => "docker",
             Self::Clouds => "clouds",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
@@ -181,6 +186,7 @@ impl Measurement {
             Self::End => end::rows(setup).await,
             Self::Codec => vec![codec::row(setup).await],
             Self::Jupyter => jupyter::rows(setup).await,
+            Self::Serve => serve::rows(setup).await,
             Self::Docker => docker::rows(setup).await,
             Self::Clouds => clouds::rows(setup).await,
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),

@@ -80,14 +80,26 @@ pub(crate) struct Process {
 
 /// Every process that descends from this one, by id.
 pub(crate) fn descendants() -> Measured<BTreeMap<u32, Process>> {
+    descendants_of(std::process::id())
+}
+
+/// Every process that descends from another one, by id.
+pub(crate) fn descendants_of(pid: u32) -> Measured<BTreeMap<u32, Process>> {
     let mut found = BTreeMap::new();
-    let mut open = children(std::process::id());
+    let mut open = children(pid);
     while let Some(pid) = open.pop() {
         open.extend(children(pid));
         let process = Process { name: name(pid)?, private: private_memory(pid)? };
         found.insert(pid, process);
     }
     Ok(found)
+}
+
+impl Process {
+    /// Bytes that no other process has.
+    pub(crate) fn private(&self) -> u64 {
+        self.private
+    }
 }
 
 /// What a process calls itself: the first word of its command line.
@@ -111,7 +123,8 @@ fn pids(list: &str) -> Vec<u32> {
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-fn private_memory(pid: u32) -> Measured<u64> {
+/// Bytes of a process that no other process has.
+pub(crate) fn private_memory(pid: u32) -> Measured<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let rollup = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     Ok(private_bytes(&rollup))
@@ -130,7 +143,12 @@ fn kibibytes(line: &str) -> Option<u64> {
 
 /// Makes the present the peak of this process's memory.
 pub(crate) fn forget_peak() -> Measured<()> {
-    fs::write("/proc/self/clear_refs", "5").map_err(text)
+    forget_peak_of(std::process::id())
+}
+
+/// The same of another process.
+pub(crate) fn forget_peak_of(pid: u32) -> Measured<()> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").map_err(text)
 }
 
 /// The most memory that this process ever had, in bytes.
@@ -140,7 +158,12 @@ pub(crate) fn peak() -> Measured<u64> {
 
 /// A size in bytes that the kernel tells of this process.
 fn status(field: &str) -> Measured<u64> {
-    let status = fs::read_to_string("/proc/self/status").map_err(text)?;
+    status_of(std::process::id(), field)
+}
+
+/// The same of another process.
+pub(crate) fn status_of(pid: u32, field: &str) -> Measured<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(text)?;
     let line = status.lines().find(|line| line.starts_with(field)).and_then(kibibytes);
     line.map(|kib| kib << 10).ok_or_else(|| format!("no {field}"))
 }

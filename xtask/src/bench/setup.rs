@@ -20,6 +20,7 @@ pub(crate) struct Arguments {
     packages_python: PathBuf,
     jupyter_python: PathBuf,
     datalayer_python: PathBuf,
+    e2b_python: PathBuf,
     peers_python: PathBuf,
     cli: PathBuf,
 }
@@ -42,6 +43,7 @@ impl Arguments {
                 Long("image") => given.image = Some(parser.value()?.string()?),
                 Long("jupyter-python") => given.jupyter_python = parser.value()?.into(),
                 Long("datalayer-python") => given.datalayer_python = parser.value()?.into(),
+                Long("e2b-python") => given.e2b_python = parser.value()?.into(),
                 Long("peers-python") => given.peers_python = parser.value()?.into(),
                 other => return Err(other.unexpected()),
             }
@@ -63,6 +65,8 @@ pub(crate) struct Setup {
     pub(crate) jupyter_python: PathBuf,
     /// An interpreter that may have the Python library before this one.
     pub(crate) datalayer_python: PathBuf,
+    /// An interpreter that may have the official SDK of E2B.
+    pub(crate) e2b_python: PathBuf,
     /// An interpreter that may have the peers.
     pub(crate) peers_python: PathBuf,
     /// The `sandboxes` program, optimized.
@@ -83,6 +87,7 @@ impl Setup {
             image: arguments.image.clone(),
             jupyter_python: arguments.jupyter_python.clone(),
             datalayer_python: arguments.datalayer_python.clone(),
+            e2b_python: arguments.e2b_python.clone(),
             peers_python: arguments.peers_python.clone(),
             cli: arguments.cli.clone(),
             quick: arguments.quick,

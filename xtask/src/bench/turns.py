@@ -170,10 +170,57 @@ class Server:
             raise RuntimeError("no result: %r" % (result,))
 
 
+class E2B:
+    """Calls of the official SDK, of a server at that address with that key."""
+
+    LARGE = 100 << 20
+
+    def __init__(self, call, url, key):
+        from e2b_code_interpreter import Sandbox
+
+        self.create_with = dict(api_key=key, api_url=url, sandbox_url=url)
+        self.type = Sandbox
+        self.sample = getattr(self, call)
+        if call == "create":
+            return
+        # Ends with this process, or soon after it.
+        self.sandbox = Sandbox.create(timeout=600, **self.create_with)
+        if call == "upload":
+            self.content = bytes(self.LARGE)
+        if call == "download":
+            self.sandbox.files.write("large", bytes(self.LARGE))
+
+    def create(self):
+        sandbox = self.type.create(timeout=600, **self.create_with)
+        self.check(sandbox.run_code("1+1").text, "2")
+        ended = time.perf_counter()
+        sandbox.kill()
+        time.sleep(0.01)
+        return ended
+
+    def run(self):
+        self.check(self.sandbox.run_code("1+1").text, "2")
+
+    def command(self):
+        self.check(self.sandbox.commands.run("true").exit_code, 0)
+
+    def upload(self):
+        self.sandbox.files.write("large", self.content)
+
+    def download(self):
+        count = sum(len(piece) for piece in self.sandbox.files.read("large", format="stream"))
+        self.check(count, self.LARGE)
+
+    @staticmethod
+    def check(found, expected):
+        if found != expected:
+            raise RuntimeError("expected %r, found %r" % (expected, found))
+
+
 def main():
     # Output of a library is not for the reader of results.
     answers, sys.stdout = sys.stdout, sys.stderr
-    kinds = {"kernel": Kernel, "start": Start, "own": Own, "client": Client, "server": Server}
+    kinds = {"kernel": Kernel, "start": Start, "own": Own, "client": Client, "server": Server, "e2b": E2B}
     sampled = kinds[sys.argv[1]](*sys.argv[2:])
     print("ready", file=answers, flush=True)
     for _ in sys.stdin:
