@@ -44,7 +44,7 @@ pub(crate) use self::mcp::{McpArgs, McpCommand, McpInstallArgs, McpServeArgs, To
 #[cfg(feature = "serve")]
 use self::serve::SERVE_EXAMPLES;
 #[cfg(feature = "serve")]
-pub(crate) use self::serve::ServeArgs;
+pub(crate) use self::serve::{CodeInterpreterKind, ServeArgs};
 use crate::exit;
 use crate::languages::{self, Language};
 use crate::time;

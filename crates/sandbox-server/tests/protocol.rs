@@ -317,3 +317,127 @@ async fn the_traps_of_the_real_envd_are_there_on_demand() {
     assert!(begin.elapsed() > Duration::from_millis(900), "as with the real envd");
     server.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_slow_loses_its_connection() {
+    let mut options = E2bOptions::default();
+    options.client_timeout = Duration::from_millis(400);
+    let server = E2bServer::start(Arc::new(EvalBackend::default()), options).await.unwrap();
+    let answer = async |start: String| {
+        let mut stream = TcpStream::connect(server.address()).await.unwrap();
+        stream.write_all(start.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let read = timeout(Duration::from_secs(5), stream.read_to_end(&mut answer));
+        read.await.expect("the server waits for more").unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let no_head = answer("POST /v2/sandboxes HTTP/1.1\r\nHost: loc".to_owned()).await;
+    assert!(no_head.is_empty() || no_head.starts_with("HTTP/1.1 408"), "{no_head}");
+    let key = server.api_key().expose().to_owned();
+    let no_body = answer(format!(
+        "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\nContent-Length: 30\r\n\r\n{{"
+    ));
+    let no_body = no_body.await;
+    assert!(no_body.starts_with("HTTP/1.1 408") && no_body.contains("\"code\":408"), "{no_body}");
+    let (id, token) = create(&server).await;
+    let no_file = answer(format!(
+        "POST /files?path=half HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {id}\r\nX-Access-Token: {token}\r\n\
+         Content-Type: application/octet-stream\r\nContent-Length: 30\r\n\r\nhalf"
+    ));
+    let no_file = no_file.await;
+    assert!(!no_file.starts_with("HTTP/1.1 2"), "{no_file}");
+    let listed = bash(&server, &(id, token), "ls -A", "10000").await;
+    assert_eq!(stdout(&listed), "", "half a file is not left");
+    // A call whose input comes for as long as the client likes is no slow one, and neither is a silent process.
+    let sandbox = create(&server).await;
+    let silent = bash(&server, &sandbox, "sleep 1; echo late", "10000").await;
+    assert_eq!(stdout(&silent), "late\n");
+    server.shutdown().await;
+}
+
+/// Answers one WebSocket, and sends back what comes on it.
+const ECHO: &str = r#"
+import base64, hashlib, socket
+server = socket.create_server(("127.0.0.1", 8765))
+print("ready", flush=True)
+client, _ = server.accept()
+head = b""
+while not head.endswith(b"\r\n\r\n"):
+    head += client.recv(1000)
+key = [l.split(b": ")[1] for l in head.split(b"\r\n") if l.lower().startswith(b"sec-websocket-key")][0]
+told = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+client.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+               b"Sec-WebSocket-Accept: " + told + b"\r\n\r\n")
+while data := client.recv(1000):
+    client.sendall(data[::-1])
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_passes_to_a_port_of_a_sandbox() {
+    let (server, _) = server().await;
+    let sandbox = create(&server).await;
+    let start = envelope(
+        &json!({ "process": { "cmd": "/usr/bin/env", "args": ["python3", "-c", ECHO] }, "stdin": false }),
+    );
+    let head = format!(
+        "POST /process.Process/Start HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n\
+         Content-Type: application/connect+json\r\nContent-Length: {}\r\n\r\n",
+        sandbox.0,
+        sandbox.1,
+        start.len()
+    );
+    let mut process = TcpStream::connect(server.address()).await.unwrap();
+    process.write_all(&[head.as_bytes(), &start].concat()).await.unwrap();
+    let (mut said, ready) = (Vec::new(), STANDARD.encode("ready\n"));
+    while !String::from_utf8_lossy(&said).contains(&ready) {
+        let read = timeout(Duration::from_secs(10), process.read_buf(&mut said)).await;
+        assert!(read.unwrap().unwrap() > 0, "{}", String::from_utf8_lossy(&said));
+    }
+    let mut socket = TcpStream::connect(server.address()).await.unwrap();
+    let head = format!(
+        "GET /socket HTTP/1.1\r\nHost: 8765-{}.localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        sandbox.0
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        let read = timeout(Duration::from_secs(10), socket.read_buf(&mut answer)).await;
+        assert!(read.unwrap().unwrap() > 0, "{}", String::from_utf8_lossy(&answer));
+    }
+    let answer = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+    assert!(answer.starts_with("http/1.1 101"), "{answer}");
+    // The key and its answer of RFC 6455.
+    assert!(answer.contains("s3pplmbitxaq9kygzzhzrbk+xoo="), "{answer}");
+    for message in [&b"\x81\x02hi"[..], b"\x82\x03abc"] {
+        socket.write_all(message).await.unwrap();
+        let mut back = vec![0; message.len()];
+        timeout(Duration::from_secs(10), socket.read_exact(&mut back)).await.unwrap().unwrap();
+        back.reverse();
+        assert_eq!(back, message);
+    }
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_a_sandbox_is_told() {
+    let (server, _) = server().await;
+    let sandbox = create(&server).await;
+    bash(&server, &sandbox, "exit 3", "10000").await;
+    let path = |query: &str| format!("/v2/sandboxes/{}/logs{query}", sandbox.0);
+    let log = control(&server, "GET", &path(""), json!({})).await.json();
+    let told =
+        |name: &str| log["logs"].as_array().unwrap().iter().any(|one| one["message"] == name);
+    assert!(told("Sandbox created") && told("Process started"), "{log}");
+    let ended = control(&server, "GET", &path("?search=ended&direction=backward"), json!({})).await;
+    let ended = ended.json();
+    assert_eq!(ended["logs"][0]["fields"]["exitCode"], "3", "{ended}");
+    let first = format!("/sandboxes/{}/logs", sandbox.0);
+    let first = control(&server, "GET", &first, json!({})).await.json();
+    assert_eq!(first["logs"].as_array().unwrap().len(), log["logs"].as_array().unwrap().len());
+    let wrong = control(&server, "GET", &path("?limit=5000"), json!({})).await;
+    assert_eq!(wrong.status.as_u16(), 400);
+    let gone = control(&server, "GET", "/v2/sandboxes/nosuchsandbox/logs", json!({})).await;
+    assert_eq!(gone.status.as_u16(), 404);
+    server.shutdown().await;
+}

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use code_sandboxes::Secret;
 
 use super::SandboxArgs;
@@ -48,12 +48,33 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 256)]
     pub(crate) max_sandboxes: usize,
 
+    /// Further directory of each sandbox that its code and uploads may write; may be repeated
+    #[arg(long, value_name = "DIR")]
+    pub(crate) writable: Vec<String>,
+
+    /// What runs the code of the template `code-interpreter-v1` with local-eval: a Jupyter kernel where Python has one
+    /// installed (`auto`), always (`kernel`), or never (`worker`)
+    #[arg(long, value_name = "KIND", value_enum, default_value_t)]
+    pub(crate) code_interpreter: CodeInterpreterKind,
+
     /// Keep the sandboxes when the server ends, until their own time is over
     #[arg(long)]
     pub(crate) keep: bool,
 
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
+}
+
+/// What runs the code of the template `code-interpreter-v1`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CodeInterpreterKind {
+    /// A Jupyter kernel where one is installed.
+    #[default]
+    Auto,
+    /// A Jupyter kernel.
+    Kernel,
+    /// The interpreter of local-eval.
+    Worker,
 }
 
 fn secret(text: &str) -> Result<Secret, Infallible> {

@@ -1,14 +1,15 @@
 //! `sandboxes serve`
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use code_sandboxes::{CallContext, DEFAULT_TIMEOUT, seconds};
-use sandbox_server::e2b::{E2bOptions, E2bServer};
+use code_sandboxes::{Backend, CallContext, CreateSpec, DEFAULT_TIMEOUT, Variant, seconds};
+use sandbox_server::e2b::{CodeInterpreter, E2bOptions, E2bServer};
 use sandbox_server::{AccessKey, Ceiling};
 use serde_json::{Map, Value, json};
 
 use super::run::Interrupts;
-use crate::args::ServeArgs;
+use crate::args::{CodeInterpreterKind, SandboxArgs, ServeArgs};
 use crate::error::CliError;
 use crate::exit;
 use crate::printer::{Format, Printer};
@@ -28,8 +29,9 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
     // The lifetime is that of a request, up to this one.
     let lifetime =
         wanted.lifetime.take().map(|lifetime| seconds("lifetime", lifetime)).transpose()?;
-    let (backend, spec) = settings::builder(&wanted, None)?.into_parts()?;
+    let (backend, spec) = parts(&wanted, args)?;
     let variant = backend.variant();
+    let code_interpreter = code_interpreter(&wanted, args, variant).await?;
     let mut ceiling = Ceiling::new(spec);
     ceiling.max_sandboxes = args.max_sandboxes;
     if let Some(lifetime) = lifetime {
@@ -41,6 +43,7 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
     options.domain.clone_from(&args.domain);
     options.ceiling = ceiling;
     options.keep = args.keep;
+    options.code_interpreter = code_interpreter;
     if options.api_key.is_none() && args.host.is_loopback() {
         options.api_key = Some(AccessKey::random("e2b_"));
     }
@@ -56,6 +59,10 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
         let trial = backend.create(&CallContext::new(), options.ceiling.base.clone()).await?;
         trial.life().kill(&CallContext::new()).await?;
     }
+    let kernels = match options.code_interpreter {
+        Some(_) => ", and kernels of local-jupyter for code-interpreter-v1,",
+        None => "",
+    };
     let server = match &mcp {
         Some(mcp) => mcp.start(backend, options).await?,
         None => E2bServer::start(backend, options).await?,
@@ -63,7 +70,7 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
     let path = mcp.as_ref().map(mcp::Face::path);
     let printed = print(&server, path, printer).await;
     if printed.is_ok() {
-        printer.note(&format!("{variant} at {}; Ctrl-C ends it", server.url()));
+        printer.note(&format!("{variant}{kernels} at {}; Ctrl-C ends it", server.url()));
         tokio::select! {
             () = interrupts.next() => {}
             _ = termination.next() => {}
@@ -74,6 +81,60 @@ pub(crate) async fn serve(args: &ServeArgs, printer: &Printer) -> Result<u8, Cli
     }
     server.shutdown().await;
     printed.map(|()| exit::SUCCESS)
+}
+
+/// Returns what makes sandboxes of a variant, and each of them before the wishes of its request.
+fn parts(
+    wanted: &SandboxArgs,
+    args: &ServeArgs,
+) -> Result<(Arc<dyn Backend>, CreateSpec), CliError> {
+    let mut builder = settings::builder(wanted, None)?;
+    if !args.writable.is_empty() {
+        if ![Variant::LOCAL_EVAL, Variant::LOCAL_JUPYTER].contains(&settings::variant_of(wanted)?) {
+            let message = "--writable is for sandboxes of local-eval and local-jupyter";
+            let hint =
+                "with containers, --writable-root makes every directory of the image writable";
+            return Err(CliError::usage(message, hint));
+        }
+        builder = builder.provider_option("writable", args.writable.clone());
+    }
+    Ok(builder.into_parts()?)
+}
+
+/// Returns what makes the sandboxes of `code-interpreter-v1`, where they are others than those of `variant`.
+async fn code_interpreter(
+    wanted: &SandboxArgs,
+    args: &ServeArgs,
+    variant: Variant,
+) -> Result<Option<CodeInterpreter>, CliError> {
+    let kind = args.code_interpreter;
+    if variant != Variant::LOCAL_EVAL {
+        if kind == CodeInterpreterKind::Auto {
+            return Ok(None);
+        }
+        let message = format!("--code-interpreter is for local-eval; {variant} has its own");
+        return Err(CliError::usage(message, "leave it out"));
+    }
+    if kind == CodeInterpreterKind::Worker {
+        return Ok(None);
+    }
+    let mut wanted = wanted.clone();
+    wanted.provider.provider = Some(Variant::LOCAL_JUPYTER.to_string());
+    let found = async {
+        let (backend, base) = parts(&wanted, args)?;
+        let kernels = backend.environments(&CallContext::new()).await?;
+        let is_there = kernels.iter().any(|kernel| kernel.language == "python");
+        Ok::<_, CliError>(is_there.then_some(CodeInterpreter { backend, base }))
+    };
+    match (kind, found.await) {
+        (CodeInterpreterKind::Kernel, Ok(None)) => {
+            let message = "no Jupyter kernel for Python is installed";
+            Err(CliError::usage(message, "install one: pip install ipykernel"))
+        }
+        (CodeInterpreterKind::Kernel, found) => found,
+        // A build without kernels, or a sandbox that kernels cannot be in, has the interpreter of local-eval.
+        (_, found) => Ok(found.ok().flatten()),
+    }
 }
 
 async fn print(

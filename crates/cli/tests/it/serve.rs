@@ -6,7 +6,10 @@ use std::process::Child;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{sandboxes, wait};
+use serde_json::Value;
+
+use crate::detached::World;
+use crate::support::{Call, sandboxes, wait};
 
 /// A server, with the variables that it has printed.
 struct Server {
@@ -17,7 +20,11 @@ struct Server {
 
 impl Server {
     fn start(flags: &[&str]) -> Self {
-        let mut child = sandboxes(["serve", "--port", "0"]).args(flags.iter().copied()).spawn();
+        Self::of(sandboxes(["serve", "--port", "0"]).args(flags.iter().copied()))
+    }
+
+    fn of(call: Call) -> Self {
+        let mut child = call.spawn();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(3);
         let lines: Vec<String> = lines.map(Result::unwrap).collect();
         let value = |at: usize, name: &str| {
@@ -47,6 +54,24 @@ impl Server {
     fn create(&self, wishes: &str) -> String {
         let body = format!("{{\"templateID\":\"base\"{wishes}}}");
         self.ask(&self.key, "POST", "/v2/sandboxes", &body)
+    }
+
+    /// Sends a request to envd of a sandbox that has just been made, and returns the whole answer.
+    fn envd(&self, made: &str, method: &str, path: &str, kind: &str, body: &str) -> String {
+        let (_, made) = made.split_once("\r\n\r\n").unwrap();
+        let made: Value = serde_json::from_str(made).unwrap();
+        let value = |name: &str| made[name].as_str().unwrap().to_owned();
+        let (id, token) = (value("sandboxID"), value("envdAccessToken"));
+        let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.port)).unwrap();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {id}\r\nX-Access-Token: {token}\r\n\
+             Content-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
     }
 
     /// Interrupts it, and returns its exit status.
@@ -84,6 +109,49 @@ fn its_flags_are_the_ceiling() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{wishes}: {answer}");
     }
     assert_eq!(server.end(), 0);
+}
+
+#[test]
+fn kept_sandboxes_outlive_it() {
+    let world = World::with_idle("1");
+    let server = Server::of(world.call(&["serve", "--port", "0", "--keep"]));
+    let made = server.create(",\"timeout\":600,\"metadata\":{\"kept\":\"yes\"}");
+    assert!(made.starts_with("HTTP/1.1 201"), "{made}");
+    let upload = "/files?path=/home/user/note.txt";
+    let wrote = server.envd(&made, "POST", upload, "application/octet-stream", "kept");
+    assert!(wrote.starts_with("HTTP/1.1 200"), "{wrote}");
+    let ids = world.ids();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    assert_eq!(server.end(), 0);
+    assert_eq!(world.ids(), ids, "it is still there");
+    assert_eq!(world.ok(&["exec", &ids[0], "cat /home/user/note.txt"]), "kept");
+    world.ok(&["rm", &ids[0]]);
+    assert!(world.ids().is_empty());
+}
+
+#[test]
+fn further_directories_are_writable() {
+    let server = Server::start(&["--writable", "/app", "--writable", "/srv/cache"]);
+    let made = server.create("");
+    for path in ["/app/main.py", "/srv/cache/deep/a.txt", "/tmp/a.txt"] {
+        let upload = format!("/files?path={path}");
+        let wrote = server.envd(&made, "POST", &upload, "application/octet-stream", "content");
+        assert!(wrote.starts_with("HTTP/1.1 200"), "{path}: {wrote}");
+        let read = server.envd(&made, "GET", &upload, "text/plain", "");
+        assert!(read.ends_with("content"), "{path}: {read}");
+    }
+    let wrote = server.envd(&made, "POST", "/files?path=/other/a", "application/octet-stream", "x");
+    assert!(wrote.starts_with("HTTP/1.1 403"), "{wrote}");
+    assert_eq!(server.end(), 0);
+    for (flags, status) in [
+        (&["--writable", "/usr/local/lib"][..], 125),
+        (&["--writable", "/etc"], 125),
+        (&["--writable", "relative"], 125),
+        (&["--writable", "/app", "--isolation", "off"], 125),
+    ] {
+        let refused = sandboxes(["serve", "--port", "0"]).args(flags.iter().copied()).output();
+        assert_eq!(refused.status, status, "{flags:?}: {}", refused.stderr);
+    }
 }
 
 #[test]

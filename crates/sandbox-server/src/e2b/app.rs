@@ -1,6 +1,7 @@
 //! What all handlers of a server share, and which sandbox and which part of the protocol a request is for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
@@ -10,6 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use chrono::{DateTime, Utc};
 use sandbox_core::Backend;
 
+use super::CodeInterpreter;
 use super::create::Creates;
 use super::error::{ApiError, sandbox_gone};
 use super::faults::Faults;
@@ -37,12 +39,22 @@ pub(super) struct App {
     /// Sandboxes outlive the server.
     pub(super) keep: bool,
     pub(super) table: SandboxTable<Record>,
+    /// Sandboxes of the template `code-interpreter-v1`, where they are others.
+    pub(super) code_interpreter: Option<CodeInterpreter>,
+    /// The longest time that a client may take for a request.
+    pub(super) client_timeout: Duration,
     pub(super) creates: Creates,
     pub(super) faults: Option<Faults>,
     pub(super) started_at: DateTime<Utc>,
 }
 
 impl App {
+    /// Returns every backend of the server: that of most templates first.
+    pub(super) fn backends(&self) -> impl Iterator<Item = &Arc<dyn Backend>> {
+        let interpreter = self.code_interpreter.iter().map(|interpreter| &interpreter.backend);
+        std::iter::once(&self.backend).chain(interpreter)
+    }
+
     /// Returns a sandbox that has not ended. One that has ended by itself is forgotten.
     pub(super) fn find(&self, id: &str) -> Option<Arc<Record>> {
         let record = self.table.get(id)?;

@@ -16,9 +16,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::app::{App, ENVD_VERSION, Owner, Sandbox};
-use super::create::sandbox_json;
+use super::create::{network_of, sandbox_json};
 use super::error::ApiError;
 use super::extract::{JsonBody, UrlQuery};
+use super::log::LogQuery;
 use super::record::Record;
 
 /// Most sandboxes of one page.
@@ -296,8 +297,13 @@ pub(super) async fn set_network(
     State(app): State<Arc<App>>,
     _: Owner,
     Path(id): Path<String>,
+    JsonBody(request): JsonBody<Value>,
 ) -> Result<StatusCode, ApiError> {
-    find(&app, &id)?;
+    let record = find(&app, &id)?;
+    // No backend changes the network of a sandbox; what is as it was is no change.
+    if network_of(&app, &request)? == record.spec.network {
+        return Ok(StatusCode::NO_CONTENT);
+    }
     Err(ApiError::not_here("a change of the network of a running sandbox"))
 }
 
@@ -360,14 +366,24 @@ pub(super) async fn metrics_of_many(
     Ok(Json(json!({ "sandboxes": shown })))
 }
 
-/// `GET /sandboxes/{id}/logs`, `GET /v2/sandboxes/{id}/logs`
+/// `GET /sandboxes/{id}/logs`
+pub(super) async fn logs_v1(
+    State(app): State<Arc<App>>,
+    _: Owner,
+    Path(id): Path<String>,
+    UrlQuery(query): UrlQuery<LogQuery>,
+) -> Result<Json<Value>, ApiError> {
+    find(&app, &id)?.log.answer_v1(&query).map(Json)
+}
+
+/// `GET /v2/sandboxes/{id}/logs`
 pub(super) async fn logs(
     State(app): State<Arc<App>>,
     _: Owner,
     Path(id): Path<String>,
+    UrlQuery(query): UrlQuery<LogQuery>,
 ) -> Result<Json<Value>, ApiError> {
-    find(&app, &id)?;
-    Err(ApiError::not_here("a log of a sandbox"))
+    find(&app, &id)?.log.answer(&query).map(Json)
 }
 
 /// `GET /metrics` of envd.

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use chrono::Utc;
 use sandbox_core::{
-    CallContext, CreateSpec, HostPattern, NetworkMode, NetworkPolicy, SandboxId, Variant,
+    Backend, CallContext, CreateSpec, HostPattern, NetworkMode, NetworkPolicy, SandboxId, Variant,
     random_hex,
 };
 use serde::Deserialize;
@@ -20,9 +20,10 @@ use tokio::sync::OnceCell;
 use super::app::{App, ENVD_VERSION, Owner};
 use super::error::ApiError;
 use super::extract::JsonBody;
+use super::log::{Level, SandboxLog};
 use super::process::ProcessTable;
 use super::record::{Clock, Record};
-use super::templates::{Start, resolve};
+use super::templates::{Origin, resolve};
 use super::user::User;
 use super::watchers::Watchers;
 use crate::AccessKey;
@@ -208,13 +209,8 @@ async fn create(
             .map_err(|error| ApiError::bad_request(format!("network: {error}")))?,
         _ => NetworkWish::default(),
     };
-    let mut spec = app.ceiling.base.clone();
+    let Origin { backend, mut spec } = resolve(app, &template).await?;
     spec.network = app.ceiling.network(wish.policy(request.allow_internet_access)?)?;
-    match resolve(app, &template).await? {
-        Start::Default => {}
-        Start::Environment(name) => spec.environment = Some(name),
-        Start::Snapshot(name) => spec.snapshot = Some(name),
-    }
     spec.env.extend(request.env_vars.unwrap_or_default());
     let metadata = request.metadata.unwrap_or_default();
     spec.tags.extend(metadata.clone());
@@ -229,7 +225,7 @@ async fn create(
         pauses_at_end: request.auto_pause.unwrap_or(false),
         auto_resume: request.auto_resume.is_some_and(|resume| resume.enabled),
     };
-    start(app, spec, wanted).await
+    start(app, backend, spec, wanted).await
 }
 
 fn is_set(value: &Value) -> bool {
@@ -256,26 +252,27 @@ pub(super) struct Wanted {
 /// Makes a sandbox of a spec, and ends it when its time is over.
 pub(super) async fn start(
     app: &Arc<App>,
+    backend: Arc<dyn Backend>,
     mut spec: CreateSpec,
     wanted: Wanted,
 ) -> Result<Arc<Record>, ApiError> {
     app.forget_ended();
     let room = app.table.reserve()?;
-    let variant = app.backend.variant();
-    let user = user_of(variant, &mut spec);
+    let user = user_of(backend.variant(), &mut spec);
     if app.keep {
         spec.detached = Some(wanted.lifetime);
-    } else if app.backend.capabilities().lifetime {
+    } else if backend.capabilities().lifetime {
         // A sandbox of this server has its own clock, which a pause stops. This is the end that nothing moves.
         spec.lifetime.get_or_insert(app.ceiling.max_lifetime.saturating_mul(2));
     }
     spec.validate()?;
-    app.backend.capabilities().check(&spec)?;
-    let instance = app.backend.create(&CallContext::new(), spec.clone()).await?;
+    backend.capabilities().check(&spec)?;
+    let instance = backend.create(&CallContext::new(), spec.clone()).await?;
     let token = || AccessKey::random("");
     let record = Arc::new(Record {
         id: id_of(&instance.info().id),
         template: wanted.template,
+        backend,
         instance,
         spec,
         user,
@@ -287,15 +284,29 @@ pub(super) async fn start(
         allow_internet_access: wanted.allow_internet_access,
         pauses_at_end: wanted.pauses_at_end,
         auto_resume: wanted.auto_resume,
+        log: SandboxLog::default(),
         processes: ProcessTable::default(),
         watchers: Watchers::default(),
         envs: Mutex::default(),
         measured: Mutex::default(),
         clock: Clock::new(wanted.lifetime),
     });
+    let fields = json!({ "template": record.template });
+    record.log.add(Level::Info, "Sandbox created", fields);
     room.insert(record.id.clone(), Arc::clone(&record));
     watch_the_clock(app, &record);
     Ok(record)
+}
+
+/// Returns the network that a request for another one asks for.
+///
+/// # Errors
+/// `400` for what is no such request, `403` for more than the ceiling has, `501` for what this server cannot enforce.
+pub(super) fn network_of(app: &App, request: &Value) -> Result<NetworkPolicy, ApiError> {
+    let wish: NetworkWish = serde_json::from_value(request.clone())
+        .map_err(|error| ApiError::bad_request(format!("network: {error}")))?;
+    let internet = request["allow_internet_access"].as_bool();
+    Ok(app.ceiling.network(wish.policy(internet)?)?)
 }
 
 /// Ends or pauses a sandbox when its time is over.

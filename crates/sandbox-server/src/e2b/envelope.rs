@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use super::body_timeout::{is_too_late, is_too_long};
 use super::error::{Code, ConnectError};
 
 /// Most bytes of one message.
@@ -37,7 +38,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Unary<T> {
             return Err(too_large().into_response());
         }
         let limited = http_body_util::Limited::new(request.into_body(), MAX_MESSAGE);
-        let body = limited.collect().await.map_err(|_| too_large().into_response())?.to_bytes();
+        let body = limited.collect().await.map_err(|error| broken(&*error).into_response())?;
+        let body = body.to_bytes();
         decode(&body).map(Self).map_err(IntoResponse::into_response)
     }
 }
@@ -89,7 +91,7 @@ impl Messages {
                         self.buffer.extend_from_slice(&data);
                     }
                 }
-                Some(Err(error)) => return Err(wrong(&format!("protocol error: {error}"))),
+                Some(Err(error)) => return Err(broken(&error)),
                 None if self.buffer.is_empty() => return Ok(None),
                 None => return Err(wrong("protocol error: incomplete envelope")),
             }
@@ -113,6 +115,15 @@ fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, ConnectError> {
     serde_json::from_slice(payload).map_err(|error| {
         ConnectError::new(Code::InvalidArgument, format!("unmarshal message: {error}"))
     })
+}
+
+/// Returns the error of a body that has not come as a whole.
+fn broken(error: &(dyn std::error::Error + Send + Sync + 'static)) -> ConnectError {
+    if is_too_long(error) {
+        return too_large();
+    }
+    let code = if is_too_late(error) { Code::DeadlineExceeded } else { Code::InvalidArgument };
+    ConnectError::new(code, format!("protocol error: {error}"))
 }
 
 fn too_large() -> ConnectError {

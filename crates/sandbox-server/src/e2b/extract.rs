@@ -9,6 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use http_body_util::{BodyExt as _, Limited};
 use serde::de::DeserializeOwned;
 
+use super::body_timeout::{is_too_late, is_too_long};
 use super::envelope::MAX_MESSAGE;
 use super::error::ApiError;
 
@@ -27,7 +28,14 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
             return Err(too_large());
         }
         let body = Limited::new(request.into_body(), MAX_MESSAGE).collect().await;
-        let body = body.map_err(|_| too_large())?.to_bytes();
+        let body = body.map_err(|error| match &*error {
+            error if is_too_long(error) => too_large(),
+            error if is_too_late(error) => {
+                ApiError::new(StatusCode::REQUEST_TIMEOUT, error.to_string()).into_response()
+            }
+            error => ApiError::bad_request(format!("the body broke off: {error}")).into_response(),
+        })?;
+        let body = body.to_bytes();
         let text = if body.is_empty() { b"{}" } else { &body[..] };
         serde_json::from_slice(text).map(Self).map_err(|error| {
             ApiError::bad_request(format!("the body is not as it should be: {error}"))

@@ -1,5 +1,6 @@
 //! Files over HTTP: download and upload, with the token of the sandbox or with a signed URL.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,8 +12,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use sandbox_core::{ByteRange, ByteStream, CallContext, Error, ErrorKind, FileKind, WriteOptions};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,6 +27,12 @@ use super::record::Record;
 
 /// Most links that are followed to a file.
 const MAX_LINKS: usize = 16;
+
+/// The beginning of the fields with metadata of a file.
+const METADATA: &str = "x-metadata-";
+
+/// Bytes from which on a piece of an upload is written.
+const GATHERED: usize = 256 << 10;
 
 /// Bytes of one piece of a body that is compressed or expanded.
 const PIECE: usize = 64 << 10;
@@ -230,7 +237,8 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers();
-    if headers.keys().any(|name| name.as_str().starts_with("x-metadata-")) {
+    let metadata = metadata_of(headers)?;
+    if !metadata.is_empty() && !access.record.instance.capabilities().file_attributes {
         return Err(ApiError::not_here("metadata of files"));
     }
     let given = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
@@ -250,9 +258,9 @@ pub(super) async fn upload(
         content_of(body)
     };
     let written = if kind.starts_with("multipart/form-data") {
-        write_form(&access, &kind, body).await?
+        write_form(&access, &kind, body, &metadata).await?
     } else if kind.starts_with("application/octet-stream") {
-        vec![write(&access.record, &access.path(), body).await?]
+        vec![write(&access.record, &access.path(), body, &metadata).await?]
     } else {
         let message = format!(
             "unsupported Content-Type {kind:?}: use multipart/form-data or application/octet-stream"
@@ -264,6 +272,21 @@ pub(super) async fn upload(
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
 }
 
+/// Returns the metadata that a file gets: the fields that begin with `X-Metadata-`.
+fn metadata_of(headers: &HeaderMap) -> Result<BTreeMap<String, String>, ApiError> {
+    let mut found = BTreeMap::new();
+    for (name, value) in headers {
+        let Some(key) = name.as_str().strip_prefix(METADATA).filter(|key| !key.is_empty()) else {
+            continue;
+        };
+        let value = value.to_str().map_err(|_| {
+            ApiError::bad_request(format!("the metadata {key:?} has a value that is not ASCII"))
+        })?;
+        found.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(found)
+}
+
 fn content_of(body: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> ByteStream {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::ConnectionLost, "upload", format!("the upload ended early: {error}"))
@@ -271,10 +294,34 @@ fn content_of(body: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static)
     body.map_err(failed).boxed()
 }
 
+/// Puts small pieces together: each one that is written costs a visit to a thread or a message.
+fn gathered(content: ByteStream) -> ByteStream {
+    let pieces = stream::unfold(Some(content), |content| async move {
+        let mut content = content?;
+        let first = match content.next().await? {
+            Ok(first) if first.len() >= GATHERED => return Some((Ok(first), Some(content))),
+            Ok(first) => first,
+            Err(error) => return Some((Err(error), None)),
+        };
+        let mut all = BytesMut::with_capacity(GATHERED);
+        all.extend_from_slice(&first);
+        while all.len() < GATHERED {
+            match content.next().await {
+                Some(Ok(piece)) => all.extend_from_slice(&piece),
+                Some(Err(error)) => return Some((Err(error), None)),
+                None => return Some((Ok(all.freeze()), None)),
+            }
+        }
+        Some((Ok(all.freeze()), Some(content)))
+    });
+    Box::pin(pieces)
+}
+
 async fn write_form(
     access: &FileAccess,
     kind: &str,
     body: ByteStream,
+    metadata: &BTreeMap<String, String>,
 ) -> Result<Vec<Value>, ApiError> {
     let wrong = |error: multer::Error| {
         ApiError::bad_request(format!("error parsing multipart form: {error}"))
@@ -295,7 +342,7 @@ async fn write_form(
             (None, None) => return Err(ApiError::bad_request("a part has no file name")),
         };
         let content = field.map_err(std::io::Error::other);
-        written.push(write(&access.record, &path, content_of(content)).await?);
+        written.push(write(&access.record, &path, content_of(content), metadata).await?);
     }
     if written.is_empty() {
         return Err(ApiError::bad_request("the form has no part named `file`"));
@@ -304,13 +351,22 @@ async fn write_form(
 }
 
 /// Writes one file. What was there is replaced when all of the content has come.
-async fn write(record: &Record, path: &str, content: ByteStream) -> Result<Value, ApiError> {
+async fn write(
+    record: &Record,
+    path: &str,
+    content: ByteStream,
+    metadata: &BTreeMap<String, String>,
+) -> Result<Value, ApiError> {
     let files = record.instance.files()?;
-    let options = WriteOptions::default();
-    let written = files.write_file(&CallContext::new(), path, content, options).await;
+    let options = WriteOptions { attributes: metadata.clone(), ..WriteOptions::default() };
+    let written = files.write_file(&CallContext::new(), path, gathered(content), options).await;
     written.map_err(|error| about(path, error))?;
     let name = path.rsplit('/').next().unwrap_or_default();
-    Ok(json!({ "name": name, "path": path, "type": "file" }))
+    let mut shown = json!({ "name": name, "path": path, "type": "file" });
+    if !metadata.is_empty() {
+        shown["metadata"] = json!(metadata);
+    }
+    Ok(shown)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The calls of the service `filesystem.Filesystem`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -40,6 +41,8 @@ pub(super) struct EntryInfo {
     modified_time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     symlink_target: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: BTreeMap<String, String>,
 }
 
 impl EntryInfo {
@@ -70,6 +73,7 @@ impl EntryInfo {
             mode,
             modified_time: Some(modified.to_rfc3339_opts(SecondsFormat::AutoSi, true)),
             symlink_target: info.target,
+            metadata: info.attributes,
         }
     }
 }

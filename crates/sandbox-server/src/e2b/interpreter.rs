@@ -1,6 +1,7 @@
 //! The code interpreter of a sandbox: runs as lines of JSON, and contexts.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -12,19 +13,23 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{
     CallContext, CodeOps, ContextSpec, DisplayKind, Error, ErrorKind, Event, EventKind,
-    EventStream, Failure, OutputStream, ResultItem, RunCode, Utf8Decoder,
+    EventStream, Failure, OutputStream, ResultItem, RunCode, RunOutcome, Utf8Decoder,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, Interval, interval_at};
+use tokio::time::{Instant, Interval, interval_at, timeout};
 
 use super::app::{AnySandbox, has_token, may_reach_ports, unauthorized};
 use super::error::{ApiError, message_of};
 use super::extract::JsonBody;
+use super::log::Level;
 use super::record::Record;
 
 /// Time between signs of life while code is silent.
 const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// How long the head of an answer may wait for the first line.
+const HEAD_DELAY: Duration = Duration::from_millis(10);
 
 /// The MIME type of the data of a chart.
 const CHART: &str = "application/vnd.code-sandboxes.chart+json";
@@ -98,7 +103,7 @@ pub(super) async fn execute(
 ) -> Result<Response, Response> {
     check(&record, &headers, true).map_err(IntoResponse::into_response)?;
     let events = run(&record, request).await.map_err(IntoResponse::into_response)?;
-    Ok(lines(events))
+    Ok(lines(record, events).await)
 }
 
 async fn run(record: &Record, request: ExecuteRequest) -> Result<EventStream, Refusal> {
@@ -148,16 +153,17 @@ fn no_language(language: &str, error: Error) -> Refusal {
 
 /// What is still to come of a run, and what is needed to show it.
 struct Lines {
+    record: Arc<Record>,
     events: EventStream,
     decoders: [Utf8Decoder; 2],
     ticks: Interval,
     over: bool,
 }
 
-fn lines(events: EventStream) -> Response {
+async fn lines(record: Arc<Record>, events: EventStream) -> Response {
     let ticks = interval_at(Instant::now() + KEEPALIVE, KEEPALIVE);
-    let state = Lines { events, decoders: Default::default(), ticks, over: false };
-    let pieces = stream::unfold(state, |mut state| async move {
+    let state = Lines { record, events, decoders: Default::default(), ticks, over: false };
+    let mut pieces = Box::pin(stream::unfold(state, |mut state| async move {
         while !state.over {
             let piece = tokio::select! {
                 event = state.events.next() => {
@@ -174,7 +180,10 @@ fn lines(events: EventStream) -> Response {
             }
         }
         None
-    });
+    }));
+    // The client wakes up once for a short run: its head goes with its lines.
+    let first = timeout(HEAD_DELAY, pieces.next()).await.ok().flatten();
+    let pieces = stream::iter(first).chain(pieces);
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pieces)).into_response()
 }
 
@@ -199,6 +208,7 @@ impl Lines {
             })),
             EventKind::Finished(outcome) => {
                 self.over = true;
+                self.record.log.add(level_of(&outcome), "Code has run", summary(&outcome));
                 let mut all = Vec::new();
                 for (at, stream) in
                     [OutputStream::Stdout, OutputStream::Stderr].into_iter().enumerate()
@@ -223,6 +233,21 @@ impl Lines {
             _ => Vec::new(),
         }
     }
+}
+
+/// Returns the level of the end of a run in the log of the sandbox.
+fn level_of(outcome: &RunOutcome) -> Level {
+    if outcome.failure.is_some() { Level::Error } else { Level::Info }
+}
+
+/// Returns the fields of the end of a run in the log of the sandbox.
+fn summary(outcome: &RunOutcome) -> Value {
+    let mut fields =
+        json!({ "seconds": format!("{:.3}", outcome.completed_at - outcome.started_at) });
+    if let Some(failure) = &outcome.failure {
+        fields["failure"] = failure.kind.as_str().into();
+    }
+    fields
 }
 
 fn text_line(stream: OutputStream, text: &str, timestamp: f64) -> Vec<u8> {

@@ -16,6 +16,8 @@
 //! ```
 
 mod app;
+mod body_timeout;
+mod connection;
 mod control;
 mod create;
 mod envelope;
@@ -25,6 +27,7 @@ mod faults;
 mod files;
 mod filesystem;
 mod interpreter;
+mod log;
 mod process;
 mod proxy;
 mod record;
@@ -38,9 +41,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::ListenerExt as _;
 use futures_util::future::join_all;
-use sandbox_core::{Backend, Error, ErrorKind, Result};
+use sandbox_core::{Backend, CreateSpec, Error, ErrorKind, Result};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -52,6 +54,18 @@ use crate::{AccessKey, Ceiling, SandboxTable};
 
 /// How long requests that are under way may take to end when the server does.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Default of [`E2bOptions::client_timeout`].
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Sandboxes of the template `code-interpreter-v1`, where they are others than those of the server's backend.
+#[derive(Clone, Debug)]
+pub struct CodeInterpreter {
+    /// What makes them.
+    pub backend: Arc<dyn Backend>,
+    /// Each sandbox before the wishes of its request. It is below the ceiling.
+    pub base: CreateSpec,
+}
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -67,6 +81,11 @@ pub struct E2bOptions {
     pub domain: Option<String>,
     /// Lets sandboxes outlive the server, until their own time is over. The backend has to let them. Default: false.
     pub keep: bool,
+    /// Sandboxes of the template `code-interpreter-v1`. Default: those of the backend.
+    pub code_interpreter: Option<CodeInterpreter>,
+    /// The longest time that a client may take for the head of a request, for its body, and between two pieces of a file. A
+    /// connection without requests is closed after it, too. Default: a minute.
+    pub client_timeout: Duration,
     /// Failures on demand, for tests of clients. Default: none.
     pub faults: Option<Faults>,
 }
@@ -79,6 +98,8 @@ impl Default for E2bOptions {
             ceiling: Ceiling::default(),
             domain: None,
             keep: false,
+            code_interpreter: None,
+            client_timeout: CLIENT_TIMEOUT,
             faults: None,
         }
     }
@@ -135,23 +156,16 @@ impl E2bServer {
             key: options.api_key.unwrap_or_else(|| AccessKey::random("e2b_")),
             domain,
             keep: options.keep,
+            code_interpreter: options.code_interpreter,
+            client_timeout: options.client_timeout,
             creates: create::Creates::default(),
             faults: options.faults,
             started_at: chrono::Utc::now(),
         });
-        let (stop, mut stopped) = watch::channel(false);
-        // Events are small, and each is for a client that waits.
-        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-        let service = axum::serve(listener, routes::router(Arc::clone(&app), others));
-        let task = tokio::spawn(async move {
-            let ended = service.with_graceful_shutdown(async move {
-                // An error means that the server was dropped.
-                let _ = stopped.wait_for(|stopped| *stopped).await;
-            });
-            if let Err(error) = ended.await {
-                tracing::warn!(%error, "the server has ended");
-            }
-        });
+        let (stop, stopped) = watch::channel(false);
+        let service = routes::router(Arc::clone(&app), others);
+        let task =
+            tokio::spawn(connection::serve(listener, service, options.client_timeout, stopped));
         Ok(Self { app, address, stop, task: Some(task) })
     }
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sandbox_core::{CallContext, CreateSpec, Error, ErrorKind, Instance, Result};
-use serde_json::Value;
+use sandbox_core::{Backend, CallContext, CreateSpec, Error, ErrorKind, Instance, Result};
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use super::log::{Level, SandboxLog};
 use super::process::ProcessTable;
 use super::user::User;
 use super::watchers::Watchers;
@@ -20,6 +21,8 @@ use crate::AccessKey;
 pub(super) struct Record {
     pub(super) id: String,
     pub(super) template: String,
+    /// What has made the sandbox, and makes its forks.
+    pub(super) backend: Arc<dyn Backend>,
     pub(super) instance: Arc<dyn Instance>,
     /// The spec of the sandbox, from which a fork is made.
     pub(super) spec: CreateSpec,
@@ -35,6 +38,7 @@ pub(super) struct Record {
     pub(super) allow_internet_access: Option<bool>,
     pub(super) pauses_at_end: bool,
     pub(super) auto_resume: bool,
+    pub(super) log: SandboxLog,
     pub(super) processes: ProcessTable,
     pub(super) watchers: Watchers,
     /// Variables that processes get besides those of the sandbox.
@@ -168,6 +172,7 @@ impl Record {
         }
         self.instance.life().pause(&CallContext::new()).await?;
         self.clock.set_paused(true);
+        self.log.add(Level::Info, "Sandbox paused", json!({}));
         Ok(true)
     }
 
@@ -177,7 +182,12 @@ impl Record {
     /// # Errors
     /// Whatever keeps the backend from changing its end.
     pub(super) async fn set_lifetime(&self, lifetime: Duration, only_longer: bool) -> Result<()> {
-        if self.clock.set(lifetime, only_longer) && self.spec.detached.is_some() {
+        let is_set = self.clock.set(lifetime, only_longer);
+        if is_set {
+            let fields = json!({ "seconds": lifetime.as_secs().to_string() });
+            self.log.add(Level::Info, "Sandbox timeout set", fields);
+        }
+        if is_set && self.spec.detached.is_some() {
             self.instance.life().set_lifetime(&CallContext::new(), lifetime).await?;
         }
         Ok(())
@@ -201,6 +211,9 @@ impl Record {
             self.set_lifetime(lifetime.unwrap_or(last), true).await?;
         }
         self.clock.set_paused(false);
+        if was_paused {
+            self.log.add(Level::Info, "Sandbox resumed", json!({}));
+        }
         Ok(was_paused)
     }
 

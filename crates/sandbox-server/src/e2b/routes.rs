@@ -12,7 +12,8 @@ use axum::routing::{delete, get, post, put};
 use super::app::{self, App, CODE_PORT, Owner, Target};
 use super::error::{ApiError, sandbox_gone};
 use super::{
-    control, create, envelope, faults, files, filesystem, interpreter, process, templates, watchers,
+    body_timeout, control, create, envelope, faults, files, filesystem, interpreter, process,
+    templates, watchers,
 };
 
 /// Makes the service of a server, with routes of other protocols beside its own.
@@ -32,7 +33,7 @@ pub(super) fn router(app: Arc<App>, others: Router) -> Router {
         .route("/sandboxes/{id}/snapshots", post(templates::create_snapshot))
         .route("/sandboxes/{id}/network", put(control::set_network))
         .route("/sandboxes/{id}/metrics", get(control::metrics))
-        .route("/sandboxes/{id}/logs", get(control::logs))
+        .route("/sandboxes/{id}/logs", get(control::logs_v1))
         .route("/v2/sandboxes/{id}/logs", get(control::logs))
         .route("/snapshots", get(templates::list_snapshots))
         .route("/templates", get(templates::list_templates).post(no_builds))
@@ -40,6 +41,9 @@ pub(super) fn router(app: Arc<App>, others: Router) -> Router {
         .route("/v3/templates", post(no_builds))
         .route("/default-templates", get(templates::list_templates))
         .route("/templates/aliases/{alias}", get(templates::find_alias))
+        .route("/templates/tags", post(no_tags).delete(no_tags))
+        .route("/templates/{id}/tags", get(no_tags))
+        .route("/templates/{id}/files/{hash}", get(no_builds))
         .route("/templates/{id}", delete(templates::delete_template))
         .route("/volumes", get(no_volumes).post(no_volumes))
         .route("/volumes/{id}", get(no_volumes).delete(no_volumes))
@@ -83,6 +87,7 @@ pub(super) fn router(app: Arc<App>, others: Router) -> Router {
         .merge(others.with_state(()))
         .fallback(no_route)
         .layer(DefaultBodyLimit::max(envelope::MAX_MESSAGE))
+        .layer(from_fn_with_state(Arc::clone(&app), body_timeout::limit))
         .layer(from_fn_with_state(Arc::clone(&app), app::route))
         .layer(from_fn_with_state(Arc::clone(&app), faults::inject))
         .with_state(app)
@@ -104,6 +109,10 @@ async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn no_builds(_: Owner) -> ApiError {
     ApiError::not_here("building a template")
+}
+
+async fn no_tags(_: Owner) -> ApiError {
+    ApiError::not_here("a tag of a template")
 }
 
 async fn no_volumes(_: Owner) -> ApiError {

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use chrono::SecondsFormat;
-use sandbox_core::{CallContext, ErrorKind, SnapshotInfo, random_hex};
+use sandbox_core::{Backend, CallContext, CreateSpec, ErrorKind, SnapshotInfo, random_hex};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -18,8 +18,10 @@ use super::error::ApiError;
 use super::extract::{JsonBody, UrlQuery};
 use super::record::Record;
 
-/// The templates that every client knows; both are the default environment of the backend.
-pub(super) const TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
+/// The templates that every client knows. The first is the default environment of the backend, and so is the second, where no
+/// other sandboxes are for it.
+const BASE: &str = "base";
+const CODE_INTERPRETER: &str = "code-interpreter-v1";
 
 /// The tag that a template has when none is named.
 const DEFAULT_TAG: &str = ":default";
@@ -27,34 +29,45 @@ const DEFAULT_TAG: &str = ":default";
 /// Most forks of one request.
 const MAX_FORKS: u32 = 16;
 
-/// What a template stands for.
-pub(super) enum Start {
-    /// The default environment of the backend.
-    Default,
-    /// That environment of the backend.
-    Environment(String),
-    /// A snapshot.
-    Snapshot(String),
+/// What makes the sandboxes of a template, and each of them before the wishes of its request.
+#[derive(Debug)]
+pub(super) struct Origin {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) spec: CreateSpec,
 }
 
 /// Finds what a template stands for.
-pub(super) async fn resolve(app: &App, template: &str) -> Result<Start, ApiError> {
+pub(super) async fn resolve(app: &App, template: &str) -> Result<Origin, ApiError> {
     let name = template.strip_suffix(DEFAULT_TAG).unwrap_or(template);
-    if TEMPLATES.contains(&name) {
-        return Ok(Start::Default);
-    }
-    if name == "mcp-gateway" {
-        return Err(ApiError::not_here("the MCP gateway"));
+    let own = (&app.backend, &app.ceiling.base);
+    let interpreter = app.code_interpreter.as_ref();
+    let interpreter = interpreter.map(|other| (&other.backend, &other.base));
+    let origin = |(backend, base): (&Arc<dyn Backend>, &CreateSpec)| Origin {
+        backend: Arc::clone(backend),
+        spec: base.clone(),
+    };
+    match name {
+        BASE => return Ok(origin(own)),
+        CODE_INTERPRETER => return Ok(origin(interpreter.unwrap_or(own))),
+        "mcp-gateway" => return Err(ApiError::not_here("the MCP gateway")),
+        _ => {}
     }
     let call = CallContext::new();
-    if app.backend.capabilities().snapshot {
-        let known = app.backend.list_snapshots(&call).await?;
-        if known.iter().any(|snapshot| snapshot.name == name || snapshot.id == name) {
-            return Ok(Start::Snapshot(name.to_owned()));
+    for place in std::iter::once(own).chain(interpreter) {
+        let (backend, _) = place;
+        if backend.capabilities().snapshot {
+            let known = backend.list_snapshots(&call).await?;
+            if known.iter().any(|snapshot| snapshot.name == name || snapshot.id == name) {
+                let mut found = origin(place);
+                found.spec.snapshot = Some(name.to_owned());
+                return Ok(found);
+            }
         }
-    }
-    if app.backend.environments(&call).await?.iter().any(|known| known.name == name) {
-        return Ok(Start::Environment(name.to_owned()));
+        if backend.environments(&call).await?.iter().any(|known| known.name == name) {
+            let mut found = origin(place);
+            found.spec.environment = Some(name.to_owned());
+            return Ok(found);
+        }
     }
     Err(ApiError::not_found(format!("template '{template}' not found")))
 }
@@ -75,10 +88,13 @@ pub(super) async fn list_templates(
     State(app): State<Arc<App>>,
     _: Owner,
 ) -> Result<Json<Value>, ApiError> {
-    let environments = app.backend.environments(&CallContext::new()).await?;
-    let own = environments.into_iter().map(|environment| environment.name);
-    let names = TEMPLATES.into_iter().map(str::to_owned).chain(own);
-    Ok(Json(names.map(|name| template_json(&name, &app)).collect::<Vec<_>>().into()))
+    let mut names = vec![BASE.to_owned(), CODE_INTERPRETER.to_owned()];
+    for backend in app.backends() {
+        let environments = backend.environments(&CallContext::new()).await?;
+        let new = environments.into_iter().map(|environment| environment.name);
+        names.extend(new.filter(|name| !names.contains(name)).collect::<Vec<_>>());
+    }
+    Ok(Json(names.iter().map(|name| template_json(name, &app)).collect::<Vec<_>>().into()))
 }
 
 /// `GET /templates/aliases/{alias}`
@@ -98,14 +114,15 @@ pub(super) async fn delete_template(
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let name = id.strip_suffix(DEFAULT_TAG).unwrap_or(&id);
-    let deleted = app.backend.delete_snapshot(&CallContext::new(), name).await;
-    match deleted {
-        Ok(()) => Ok(StatusCode::NO_CONTENT),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
-            Err(ApiError::not_found(format!("template '{id}' not found")))
+    for backend in app.backends().filter(|backend| backend.capabilities().snapshot) {
+        match backend.delete_snapshot(&CallContext::new(), name).await {
+            Ok(()) => return Ok(StatusCode::NO_CONTENT),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) => {}
+            Err(error) => return Err(error.into()),
         }
-        Err(error) => Err(error.into()),
     }
+    Err(ApiError::not_found(format!("template '{id}' not found")))
 }
 
 #[derive(Default, Deserialize)]
@@ -159,7 +176,10 @@ pub(super) async fn list_snapshots(
     _: Owner,
     UrlQuery(query): UrlQuery<SnapshotQuery>,
 ) -> Result<Response, ApiError> {
-    let mut known = app.backend.list_snapshots(&CallContext::new()).await?;
+    let mut known = Vec::new();
+    for backend in app.backends().filter(|backend| backend.capabilities().snapshot) {
+        known.extend(backend.list_snapshots(&CallContext::new()).await?);
+    }
     known.sort_by(|one, other| other.created_at.total_cmp(&one.created_at));
     if let Some(id) = &query.sandbox_id {
         known.retain(|info| info.sandbox_id.rsplit('/').next() == Some(id.as_str()));
@@ -205,7 +225,7 @@ pub(super) async fn fork(
             Err(error) => json!({ "error": error.json() }),
         });
     }
-    app.backend.delete_snapshot(&call, &name).await?;
+    record.backend.delete_snapshot(&call, &name).await?;
     Ok((StatusCode::CREATED, Json(forks)).into_response())
 }
 
@@ -228,5 +248,5 @@ async fn fork_one(
         pauses_at_end: record.pauses_at_end,
         auto_resume: record.auto_resume,
     };
-    start(app, spec, wanted).await
+    start(app, Arc::clone(&record.backend), spec, wanted).await
 }

@@ -17,6 +17,7 @@ use tokio::time::{Instant, interval_at, timeout_at};
 use super::super::app::{App, Sandbox};
 use super::super::envelope::{Messages, Unary, failed, streamed};
 use super::super::error::{Code, ConnectError};
+use super::super::log::Level;
 use super::super::record::Record;
 use super::message::{
     Config, EventMessage, InputRequest, ListResponse, ProcessMessage, ProcessRequest, Selector,
@@ -116,6 +117,8 @@ async fn start_process(
         task: Mutex::default(),
     });
     let events = process.listen();
+    let fields = json!({ "pid": process.pid.to_string(), "cmd": process.line() });
+    record.log.add(Level::Info, "Process started", fields);
     record.processes.add(&process);
     pump::spawn(record, &process, command, Trap(limit.filter(|_| traps)));
     Ok((process, events))

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use sandbox_core::{CommandControl, CommandOutcome};
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -18,12 +19,16 @@ pub(super) use self::calls::{
 };
 use self::message::Selector;
 use super::error::{Code, ConnectError};
+use super::log::Level;
 
 /// Most pieces of output that wait for one listener. A listener that reads slowly holds the process back.
 const QUEUE: usize = 16;
 
 /// Processes that have ended and can still be asked for their end.
 const MAX_ENDED: usize = 64;
+
+/// Most bytes of a command line in the log.
+const MAX_SHOWN: usize = 1024;
 
 /// The first of the numbers that stand for process ids which the backend does not know.
 const OWN_PIDS: u32 = 1_000_000;
@@ -70,6 +75,25 @@ enum Happening {
     Stderr(Bytes),
     Terminal(Bytes),
     End(End),
+}
+
+impl End {
+    /// Returns the level, the message and the fields of the end in the log.
+    fn entry(&self, pid: u32) -> (Level, &'static str, Value) {
+        let pid = pid.to_string();
+        match self {
+            Self::Exited(CommandOutcome { signal: Some(signal), .. }) => {
+                (Level::Warn, "Process killed", json!({ "pid": pid, "signal": signal.to_string() }))
+            }
+            Self::Exited(outcome) => {
+                let status = outcome.exit_code.to_string();
+                (Level::Info, "Process ended", json!({ "pid": pid, "exitCode": status }))
+            }
+            Self::Failed(error) => {
+                (Level::Error, "Process failed", json!({ "pid": pid, "error": error.message }))
+            }
+        }
+    }
 }
 
 /// The end of a process.
@@ -150,6 +174,17 @@ impl Drop for ProcessTable {
 impl Process {
     fn listeners(&self) -> MutexGuard<'_, Listeners> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the command line, for the log.
+    fn line(&self) -> String {
+        let mut line = self.cmd.clone();
+        for argument in &self.args {
+            line.push(' ');
+            line.push_str(argument);
+        }
+        line.truncate(line.floor_char_boundary(MAX_SHOWN));
+        line
     }
 
     /// Begins to listen. What came before is not repeated; the end is.

@@ -24,8 +24,10 @@ pub(super) fn spawn(record: &Arc<Record>, process: &Arc<Process>, command: Comma
     let (owner, pumped) = (Arc::downgrade(record), Arc::clone(process));
     let task = tokio::spawn(async move {
         let end = pump(&pumped, command, trap).await;
+        let (level, message, fields) = end.entry(pumped.pid);
         pumped.finish(end).await;
         if let Some(record) = Weak::upgrade(&owner) {
+            record.log.add(level, message, fields);
             record.processes.end(&pumped);
         }
     });
