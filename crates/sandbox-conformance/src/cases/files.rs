@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         parents_are_made;
         parents_are_not_made_unasked;
         modes_are_set_and_kept;
+        attributes_are_those_of_the_file needs run_code, file_attributes;
         chmod_changes_what_code_sees needs run_code;
         stat_tells_what_is_there needs run_code;
         listings_are_sorted_and_complete;
@@ -182,6 +183,30 @@ async fn modes_are_set_and_kept(f: Fixture) -> Checked {
     ensure_eq!(files.stat("tool").await?.permissions, "750", "after it was replaced");
     let odd = WriteOptions { mode: Some(0o100_644), ..WriteOptions::default() };
     refused(files.write_with("odd", "x", odd).await, ErrorKind::InvalidArgument)?;
+    Ok(())
+}
+
+async fn attributes_are_those_of_the_file(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let files = sandbox.files();
+    let of = |name: &str, value: &str| {
+        let attributes = [(name.to_owned(), value.to_owned())].into();
+        WriteOptions { attributes, ..WriteOptions::default() }
+    };
+    files.write_with("marked", "x", of("author", "Ada")).await?;
+    ensure_eq!(files.stat("marked").await?.attributes, of("author", "Ada").attributes);
+    let code = "import os; print(os.getxattr('marked', 'user.author').decode())";
+    ensure_eq!(printed(&sandbox, code).await?, "Ada\n");
+    files.rename("marked", "moved").await?;
+    ok(&sandbox, "import os; os.setxattr('moved', 'user.author', b'Bob')").await?;
+    let listed = files.list(".").await?;
+    let moved = listed.into_iter().find(|info| info.name == "moved");
+    let told = moved.map(|info| info.attributes);
+    ensure_eq!(told, Some(of("author", "Bob").attributes), "what code has changed");
+    files.write("moved", "y").await?;
+    ensure!(files.stat("moved").await?.attributes.is_empty(), "kept of a file that was replaced");
+    refused(files.write_with("odd", "x", of("", "x")).await, ErrorKind::InvalidArgument)?;
+    ensure!(!files.exists("odd").await?, "half of a file is left");
     Ok(())
 }
 

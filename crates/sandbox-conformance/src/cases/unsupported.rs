@@ -255,6 +255,14 @@ async fn single_verbs(capability: &str, i: &Arc<dyn Instance>) -> Answers {
             ("restart_context", async { i.code()?.restart_context(&c, "default").await }.await),
             ("reset", i.life().reset(&c).await),
         ],
+        "file_attributes" => {
+            let attributes = [("a".to_owned(), "b".to_owned())].into();
+            let options = WriteOptions { attributes, ..WriteOptions::default() };
+            let written = async {
+                i.files()?.write_file(&c, "/tmp/x", nothing(), options).await.map(drop)
+            };
+            vec![("write_file", written.await)]
+        }
         "watch" => vec![(
             "watch_files",
             async { i.files()?.watch_files(&c, "/", false).await.map(drop) }.await,
