@@ -140,8 +140,12 @@ fn further_directories_are_writable() {
         let read = server.envd(&made, "GET", &upload, "text/plain", "");
         assert!(read.ends_with("content"), "{path}: {read}");
     }
-    let wrote = server.envd(&made, "POST", "/files?path=/other/a", "application/octet-stream", "x");
-    assert!(wrote.starts_with("HTTP/1.1 403"), "{wrote}");
+    let code = "open('/app/by-code', 'w').write('x')\\ntry: open('/by-code', 'w')\\nexcept OSError as e: print(type(e))";
+    let body = format!("{{\"code\":\"{code}\"}}");
+    let ran = server.envd(&made, "POST", "/execute", "application/json", &body);
+    assert!(ran.contains("PermissionError"), "{ran}");
+    let read = server.envd(&made, "GET", "/files?path=/app/by-code", "text/plain", "");
+    assert!(read.ends_with("\r\n\r\nx"), "{read}");
     assert_eq!(server.end(), 0);
     for (flags, status) in [
         (&["--writable", "/usr/local/lib"][..], 125),

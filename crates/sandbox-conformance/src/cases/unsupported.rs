@@ -258,9 +258,8 @@ async fn single_verbs(capability: &str, i: &Arc<dyn Instance>) -> Answers {
         "file_attributes" => {
             let attributes = [("a".to_owned(), "b".to_owned())].into();
             let options = WriteOptions { attributes, ..WriteOptions::default() };
-            let written = async {
-                i.files()?.write_file(&c, "/tmp/x", nothing(), options).await.map(drop)
-            };
+            let written =
+                async { i.files()?.write_file(&c, "/tmp/x", nothing(), options).await.map(drop) };
             vec![("write_file", written.await)]
         }
         "watch" => vec![(

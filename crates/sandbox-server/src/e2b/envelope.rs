@@ -104,6 +104,11 @@ impl Messages {
     /// As [`Messages::next`], and `invalid_argument` when there is none.
     pub(super) async fn only<T: DeserializeOwned>(mut self) -> Result<T, ConnectError> {
         let message = self.next().await?;
+        if !self.body.is_end_stream() {
+            // Its end may come later than the message. Were it left unread, the connection would break off with the answer.
+            let mut rest = self.body;
+            tokio::spawn(async move { while let Some(Ok(_)) = rest.frame().await {} });
+        }
         message.ok_or_else(|| {
             ConnectError::new(Code::InvalidArgument, "protocol error: the request has no message")
         })

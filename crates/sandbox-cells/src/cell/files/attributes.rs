@@ -22,6 +22,9 @@ const PREFIX: &str = "user.";
 const MAX_NAMES: usize = 64 << 10;
 const MAX_VALUE: usize = 64 << 10;
 
+/// Maximum size of the names and values that a file is given. No limit of the sandbox counts their memory.
+const MAX_GIVEN: usize = 4 << 10;
+
 /// Reads the attributes of what is open, also where only its path is.
 pub(super) fn of_open(file: BorrowedFd<'_>) -> BTreeMap<String, String> {
     // That link is the kernel's own and leads to what is open, so it is followed.
@@ -69,6 +72,11 @@ pub(super) fn set(
     target: &CellPath,
     attributes: &BTreeMap<String, String>,
 ) -> Result<()> {
+    let sizes = attributes.iter().map(|(name, value)| name.len() + value.len());
+    if sizes.sum::<usize>() > MAX_GIVEN {
+        let message = "can be given attributes of 4 KiB together at most";
+        return Err(target.about.invalid("attributes", message));
+    }
     for (name, value) in attributes {
         let invalid = || {
             let message = format!("cannot have an attribute of the name {name:?} with that value");
