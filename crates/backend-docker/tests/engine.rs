@@ -189,7 +189,7 @@ async fn images_are_listed_and_built_on_one_another() {
     build.base = Some("no-such-base:at-all".to_owned());
     let error = images.build(&build, |_| ()).await.unwrap_err();
     assert!(error.message().contains("code-sandboxes-test:built"), "{error:?}");
-    assert!(error.hint().is_some_and(|hint| hint.contains("--base")), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("ImageBuild::base")), "{error:?}");
 
     // The base has everything that is fetched, so the build needs no network.
     build.base = Some(DEFAULT_IMAGE.to_owned());

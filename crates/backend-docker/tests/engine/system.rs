@@ -27,7 +27,7 @@ async fn system_packages_are_installed_with_a_writable_root() {
     let closed = create().await;
     let refused = closed.install_system_packages(["tiny-package"]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    assert!(refused.hint().unwrap().contains("--writable-root"), "{refused:?}");
+    assert!(refused.hint().unwrap().contains("writable_root"), "{refused:?}");
     let sandbox = Sandbox::builder(Arc::new(DockerBackend::default()))
         .provider_option("writable_root", true)
         .create()
