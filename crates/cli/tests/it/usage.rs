@@ -124,7 +124,7 @@ fn unenforceable_limits_are_refused() {
     [stdout]
     [stderr]
     sandboxes: error: `gpu` cannot be enforced by this variant
-    sandboxes: hint: leave it out, or choose a variant that has it (`sandboxes providers`)
+    sandboxes: hint: leave it out, or choose a variant that has it: `sandboxes providers` lists them
     ");
 }
 
