@@ -238,7 +238,7 @@ mod tests {
         for (field, wanted) in cases {
             let error = wanted.agrees_with(&plain).unwrap_err();
             assert!(error.to_string().contains(&format!("`{field}`")), "{field}: {error}");
-            assert!(error.hint().unwrap().contains("sandboxes rm local-eval/abc"));
+            assert!(error.hint().unwrap().contains("end local-eval/abc"));
             wanted.agrees_with(&made_from(&wanted)).unwrap();
         }
     }

@@ -90,7 +90,8 @@ async fn a_cut_stream_is_a_lost_connection_with_what_came_before() {
     assert!(result.stdout.starts_with("line 0\n") && !result.stdout.contains("line 99"));
 
     // Bytes that no compression of an answer makes fewer.
-    let big: Vec<u8> = (0..1_u32 << 20).map(|n| (n.wrapping_mul(n | 1) >> 7).to_le_bytes()[0]).collect();
+    let big: Vec<u8> =
+        (0..1_u32 << 20).map(|n| (n.wrapping_mul(n | 1) >> 7).to_le_bytes()[0]).collect();
     sandbox.files().write("big", big).await.unwrap();
     cloud.faults.fail("GET /files", Fault::CutAfter(300_000), 1);
     let mut content = sandbox.files().stream("big", ByteRange::default()).await.unwrap();
