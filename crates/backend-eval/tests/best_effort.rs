@@ -118,7 +118,7 @@ subprocess.run(['cat', 'f'], capture_output=True, check=True).stdout";
     ] {
         let error = refused.create().await.expect_err("it cannot be enforced");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.hint().is_some_and(|hint| hint.contains("doctor")), "{error:?}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("`Backend::health()`")), "{error:?}");
     }
     // It would be the network of the host, where strict isolation gives the public internet.
     let error = builder().network(NetworkPolicy::all()).create().await.expect_err("no gate");

@@ -102,7 +102,7 @@ mod tests {
         assert!(error.message().contains("it matches abd2, mine"), "{error}");
         let error = find("zz").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.hint().unwrap().contains("-p e2b"), "{error:?}");
+        assert!(error.hint().unwrap().contains("`Sandbox::list()`"), "{error:?}");
     }
 
     #[test]
