@@ -12,9 +12,6 @@ const CLI: &str = "crates/cli/Cargo.toml";
 const FACADE_PACKAGE: &str = "code-sandboxes";
 const CLI_PACKAGE: &str = "code-sandboxes-cli";
 
-/// The feature of the command line that a program from source has beside those of backends.
-const SERVE: &str = "serve";
-
 pub(super) fn write(
     backends: &Backends,
     metadata: &Metadata,
@@ -72,7 +69,6 @@ fn facade(built: &[&Descriptor], metadata: &Metadata) -> String {
 fn cli(chosen: &[&Descriptor], metadata: &Metadata) -> String {
     let from_source = chosen.iter().filter(|one| one.from_source);
     let mut names: Vec<_> = from_source.map(|one| one.feature.clone()).collect();
-    names.extend(metadata.features(CLI_PACKAGE).into_iter().filter(|name| name == SERVE));
     names.sort();
     let lines = chosen.iter().map(|one| {
         let of_facade = |name: &str| [format!("{FACADE_PACKAGE}/{name}")];
