@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use code_sandboxes::{
-    Backend, DEFAULT_DETACHED, Error, Fallback, Layer as _, Mount, NetworkMode, NetworkPolicy,
-    Registry, Sandbox, SandboxBuilder, SingleUse, Tags, Variant, seconds,
+    Backend, DEFAULT_DETACHED, Error, Fallback, Mount, NetworkMode, NetworkPolicy, Registry,
+    Sandbox, SandboxBuilder, SingleUse, Tags, Variant, seconds,
 };
 
 use sandbox_layers::TracingLayer;
@@ -50,6 +50,7 @@ pub(crate) fn builder(
 /// Returns a builder for the sandboxes of a server. Each place has a circuit breaker of its own.
 #[cfg(any(feature = "mcp", feature = "serve"))]
 pub(crate) fn server_builder(args: &SandboxArgs) -> Result<SandboxBuilder<Registry>, CliError> {
+    use code_sandboxes::Layer as _;
     let around = |place: Arc<dyn Backend>| layers::breaker().layer(place);
     described(args, None, around, |builder| builder.layer(layers::breaker()))
 }
