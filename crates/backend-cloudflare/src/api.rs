@@ -42,7 +42,7 @@ impl Api {
         join(&self.account.bridge, &[&["v1"], segments].concat())
     }
 
-    fn of(&self, id: &str, segments: &[&str]) -> Url {
+    fn sandbox_url(&self, id: &str, segments: &[&str]) -> Url {
         self.url(&[&["sandbox", id], segments].concat())
     }
 
@@ -118,7 +118,8 @@ impl Api {
         operation: &'static str,
         id: &str,
     ) -> Result<()> {
-        let request = Request::delete(operation, self.of(id, &[])).timeout(CONTAINER_TIMEOUT);
+        let request =
+            Request::delete(operation, self.sandbox_url(id, &[])).timeout(CONTAINER_TIMEOUT);
         self.client.send(call, &request).await.map(drop)
     }
 
@@ -129,7 +130,7 @@ impl Api {
         id: &str,
         argv: &[&str],
     ) -> Result<StreamingResponse> {
-        let request = Request::post(operation, self.of(id, &["exec"]))
+        let request = Request::post(operation, self.sandbox_url(id, &["exec"]))
             .json(&json!({"argv": argv}))
             .accept("text/event-stream")
             .timeout(CONTAINER_TIMEOUT);
@@ -144,7 +145,7 @@ impl Api {
         argv: &[&str],
         env: &BTreeMap<&str, &str>,
     ) -> Result<RemoteProcess> {
-        let request = Request::post(operation, self.of(id, &["processes"]))
+        let request = Request::post(operation, self.sandbox_url(id, &["processes"]))
             .json(&json!({"argv": argv, "env": env}))
             .timeout(CONTAINER_TIMEOUT);
         self.client.json(&CallContext::new(), &request).await
@@ -157,7 +158,7 @@ impl Api {
         process: &str,
         since: Option<&str>,
     ) -> Result<StreamingResponse> {
-        let url = self.of(id, &["processes", process, "logs"]);
+        let url = self.sandbox_url(id, &["processes", process, "logs"]);
         let mut request = Request::get("command", url)
             .query("follow", "true")
             .query("replay", "true")
@@ -184,19 +185,20 @@ impl Api {
 
     fn file(&self, id: &str, path: &str) -> Url {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        self.of(id, &[&["file"], parts.as_slice()].concat())
+        self.sandbox_url(id, &[&["file"], parts.as_slice()].concat())
     }
 
     /// `POST /v1/sandbox/{id}/mount`: mounts a bucket. The bridge checks the object.
     pub(crate) async fn mount(&self, id: &str, mount: &Value) -> Result<()> {
-        let request =
-            Request::post("create", self.of(id, &["mount"])).json(mount).timeout(CONTAINER_TIMEOUT);
+        let request = Request::post("create", self.sandbox_url(id, &["mount"]))
+            .json(mount)
+            .timeout(CONTAINER_TIMEOUT);
         self.client.send(&CallContext::new(), &request).await.map(drop)
     }
 
     /// `POST /v1/sandbox/{id}/session`. A terminal of `exec`'s generation is that of a session.
     pub(crate) async fn create_session(&self, id: &str, session: &str) -> Result<()> {
-        let request = Request::post("start_command", self.of(id, &["session"]))
+        let request = Request::post("start_command", self.sandbox_url(id, &["session"]))
             .json(&json!({"id": session, "cwd": "/workspace"}))
             .timeout(CONTAINER_TIMEOUT);
         self.client.send(&CallContext::new(), &request).await.map(drop)
@@ -204,13 +206,13 @@ impl Api {
 
     /// `DELETE /v1/sandbox/{id}/session/{session}`, which ends its terminal.
     pub(crate) async fn delete_session(&self, id: &str, session: &str) -> Result<()> {
-        let request = Request::delete("command", self.of(id, &["session", session]));
+        let request = Request::delete("command", self.sandbox_url(id, &["session", session]));
         self.client.send(&CallContext::new(), &request).await.map(drop)
     }
 
     /// `GET /v1/sandbox/{id}/pty`, a WebSocket.
     pub(crate) async fn pty(&self, id: &str, session: &str, size: PtySize) -> Result<WebSocket> {
-        let request = SocketRequest::new("start_command", self.of(id, &["pty"]))
+        let request = SocketRequest::new("start_command", self.sandbox_url(id, &["pty"]))
             .query("cols", &size.columns.to_string())
             .query("rows", &size.rows.to_string())
             .query("session", session);
@@ -226,7 +228,8 @@ impl Api {
         size: PtySize,
     ) -> Result<RemoteTerminal> {
         let body = json!({"argv": argv, "env": env, "cols": size.columns, "rows": size.rows});
-        let request = Request::post("start_command", self.of(id, &["terminals"])).json(&body);
+        let request =
+            Request::post("start_command", self.sandbox_url(id, &["terminals"])).json(&body);
         self.client.json(&CallContext::new(), &request.timeout(CONTAINER_TIMEOUT)).await
     }
 
@@ -237,7 +240,7 @@ impl Api {
         terminal: &str,
         size: PtySize,
     ) -> Result<WebSocket> {
-        let url = self.of(id, &["terminals", terminal, "connect"]);
+        let url = self.sandbox_url(id, &["terminals", terminal, "connect"]);
         let request = SocketRequest::new("start_command", url)
             .query("cols", &size.columns.to_string())
             .query("rows", &size.rows.to_string());
@@ -246,14 +249,14 @@ impl Api {
 
     /// `POST /v1/sandbox/{id}/terminals/{terminal}/terminate`
     pub(crate) async fn end_terminal(&self, id: &str, terminal: &str) -> Result<()> {
-        let url = self.of(id, &["terminals", terminal, "terminate"]);
+        let url = self.sandbox_url(id, &["terminals", terminal, "terminate"]);
         self.client.send(&CallContext::new(), &Request::post("command", url)).await.map(drop)
     }
 
     /// `POST /v1/sandbox/{id}/tunnel/{port}`, which gives the same tunnel again.
     pub(crate) async fn tunnel(&self, call: &CallContext, id: &str, port: u16) -> Result<Tunnel> {
         let port = port.to_string();
-        let request = Request::post("expose_port", self.of(id, &["tunnel", &port]))
+        let request = Request::post("expose_port", self.sandbox_url(id, &["tunnel", &port]))
             .json(&json!({}))
             .timeout(CONTAINER_TIMEOUT);
         self.client.json(call, &request.idempotent()).await

@@ -44,7 +44,7 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     let mut rows = Vec::new();
     for provider in [daytona(&runtime).await, modal(), e2b(&runtime).await] {
         match provider {
-            Ok(provider) => rows.extend(of(setup, &provider).await),
+            Ok(provider) => rows.extend(provider_rows(setup, &provider).await),
             Err(why) => rows.push(Row::information("clouds", Err(why))),
         }
     }
@@ -97,7 +97,7 @@ async fn e2b(runtime: &Runtime) -> Measured<Provider> {
 }
 
 /// Measures one provider. The figures have the server in them, which is the same for both sides.
-async fn of(setup: &Setup, provider: &Provider) -> Vec<Row> {
+async fn provider_rows(setup: &Setup, provider: &Provider) -> Vec<Row> {
     let mut configuration = Configuration::new();
     for (name, value) in &provider.variables {
         configuration = configuration.variable(*name, value.clone());

@@ -26,10 +26,10 @@ impl Server {
     fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let call = sandboxes(["serve", "--port", "0"]).args(flags.iter().copied());
         let call = variables.iter().fold(call, |call, (name, value)| call.env(name, value));
-        Self::of(call)
+        Self::spawn(call)
     }
 
-    fn of(call: Call) -> Self {
+    fn spawn(call: Call) -> Self {
         let mut child = call.spawn();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(3);
         let lines: Vec<String> = lines.map(Result::unwrap).collect();
@@ -151,7 +151,7 @@ fn its_flags_are_the_ceiling() {
 #[test]
 fn kept_sandboxes_outlive_it() {
     let world = World::with_idle("1");
-    let server = Server::of(world.call(&["serve", "--port", "0", "--keep"]));
+    let server = Server::spawn(world.call(&["serve", "--port", "0", "--keep"]));
     let made = server.create(",\"timeout\":600,\"metadata\":{\"kept\":\"yes\"}");
     assert!(made.starts_with("HTTP/1.1 201"), "{made}");
     let upload = "/files?path=/home/user/note.txt";

@@ -32,7 +32,7 @@ const MAX_RUNNING: usize = 64;
 const RETENTION: Duration = Duration::from_secs(600);
 
 /// Limit of a call that has none of its own.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 
 /// Time between two requests for a result that clients are told.
 const POLL_INTERVAL_MS: u64 = 1000;
@@ -156,7 +156,7 @@ fn limit(tools: &Toolset, name: &str, arguments: &Map<String, Value>) -> Duratio
     let given = given.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     match given {
         Some(given) => given,
-        None if name == "install_packages" => LONGEST,
+        None if name == "install_packages" => MAX_DURATION,
         None => tools.options().timeout,
     }
 }
