@@ -17,6 +17,7 @@ pub(crate) fn capabilities(runner: &CodeRunner, ipython: bool) -> Capabilities {
         variables: ipython,
         tools: ipython,
         install_python: ipython,
+        command_root: true,
         snapshot: workers,
         restore_snapshot: workers,
         images: true,
@@ -38,6 +39,7 @@ pub(crate) fn capabilities(runner: &CodeRunner, ipython: bool) -> Capabilities {
 pub(crate) fn agentless_capabilities(terminals: bool) -> Capabilities {
     Capabilities {
         command_pty: terminals,
+        command_root: true,
         images: true,
         limit_memory: true,
         limit_cpu: true,

@@ -33,6 +33,8 @@ pub(crate) struct User {
 const ALLOCATED_IDS: Range<u32> = 20_000..60_000;
 
 impl User {
+    pub(crate) const ROOT: Self = Self { id: 0, group: 0 };
+
     /// Allocates another user for each container, without a name or rights in any image. So the resources that the kernel
     /// counts by user, such as descriptors in transit through sockets, pages of pipes, and watches of `inotify` and epoll, are
     /// counted for each container separately.
@@ -161,6 +163,8 @@ pub(crate) struct Options {
     pub(crate) platform: Option<String>,
     pub(crate) writable_root: bool,
     pub(crate) lazy: bool,
+    /// Commands may run as root: nothing of the host is mounted, and the caller has not chosen a user.
+    pub(crate) has_root: bool,
     /// An image that the engine does not have is pulled.
     pub(crate) pull: bool,
     pub(crate) pip: Vec<String>,
@@ -188,6 +192,7 @@ impl Options {
             platform: None,
             writable_root: false,
             lazy: spec.single_use == Some(SingleUse::Commands),
+            has_root: false,
             pull: false,
             pip: Vec::new(),
             gpus: spec.gpu.as_deref().map(Gpus::parse).transpose()?,
@@ -219,6 +224,7 @@ impl Options {
         if !is_word(&options.image) {
             return Err(Error::invalid("image", format!("is not a name, got {:?}", options.image)));
         }
+        options.has_root = options.user.is_none() && spec.mounts.is_empty();
         Ok(options)
     }
 

@@ -167,6 +167,8 @@ fn host_config(container: &ContainerSpec<'_>, features: OptionalFeatures) -> Hos
         readonly_rootfs: Some(!options.writable_root),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
+        // Commands of root use the directories of code by it.
+        group_add: options.has_root.then(|| vec![options.user().group.to_string()]),
         security_opt: Some(vec!["no-new-privileges:true".into(), format!("seccomp={profile}")]),
         ipc_mode: Some("private".into()),
         // Without it the paths of control groups of version 1 are those of the host.

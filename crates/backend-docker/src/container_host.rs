@@ -8,7 +8,9 @@ use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::errors::Error as Cause;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
-use sandbox_agent_client::{AgentConnection, AgentFiles, AgentReader, ConnectError, Connecting};
+use sandbox_agent_client::{
+    AgentConnection, AgentFiles, AgentPorts, AgentReader, ConnectError, Connecting,
+};
 use sandbox_core::{Error, ErrorKind, FailureKind, Result};
 use sandbox_engine::host::{
     PendingCheckpoint, ProcessHost, SideChannel, Spawn, Spawned, WorkerIo, WorkerSpec,
@@ -17,15 +19,19 @@ use tokio::net::UnixStream;
 
 use crate::bytecode::AgentBytecode;
 use crate::config::Options;
-use crate::container::{ContainerSpec, Limits, check_open_files};
+use crate::container::{ContainerSpec, Limits, check_open_files, open_files};
 use crate::container_guard::{ContainerExit, ContainerGuard};
 use crate::engine::Engine;
 use crate::error::StartError;
+use crate::exec::{ContainerLife, Execs, RootShell};
 use crate::init_process::InitProcess;
 use crate::optional_features::SupportedFeatures;
 use crate::pause::ContainerPauser;
 use crate::start::{StartedContainer, start_container};
 use crate::verify;
+
+/// `PATH` of the scripts that start and end commands of root.
+const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Bytes of an agent's standard error that an error may quote.
 const MAX_STDERR: usize = 4 << 10;
@@ -46,6 +52,29 @@ pub(crate) struct ContainerHost {
     guard: Arc<ContainerGuard>,
     pauser: Arc<ContainerPauser>,
     has_limits: bool,
+    root: RootShell,
+}
+
+/// The end of a container with an agent.
+#[derive(Debug)]
+struct AgentLife {
+    agent: AgentPorts,
+    exit: Arc<ContainerExit>,
+}
+
+#[async_trait]
+impl ContainerLife for AgentLife {
+    fn is_closed(&self) -> bool {
+        !self.agent.is_open()
+    }
+
+    async fn closed(&self) {
+        self.agent.closed().await;
+    }
+
+    fn end_reason(&self) -> Option<(FailureKind, String)> {
+        self.exit.reason().map(|reason| reason.failure())
+    }
 }
 
 impl ContainerHost {
@@ -55,6 +84,7 @@ impl ContainerHost {
         container: &ContainerSpec<'_>,
         bootstrap: &AgentBootstrap,
         id: &str,
+        cwd: &str,
     ) -> std::result::Result<Self, StartError> {
         let ContainerSpec { spec, options, engine: info, .. } = *container;
         let docker = &engine.docker;
@@ -75,7 +105,20 @@ impl ContainerHost {
         .await
         .map_err(|error| no_agent(error, &guard.exit, &stderr, options))?;
         check_open_files(spec, agent.open_files())?;
-        let pauser = ContainerPauser::new(docker.clone(), guard.name.clone(), agent.pauser());
+        let execs = Execs {
+            docker: docker.clone(),
+            socket: engine.host.strip_prefix("unix://").map(str::to_owned),
+            container: guard.name.clone(),
+            user: options.user(),
+            path: ROOT_PATH.to_owned(),
+            open_files: open_files(spec),
+            runtime: guard.runtime.clone(),
+            life: Arc::new(AgentLife { agent: agent.ports(), exit: Arc::clone(&guard.exit) }),
+        };
+        let root = RootShell::new(&execs, cwd);
+        let paused_root = options.has_root.then(|| root.shell());
+        let (docker, name) = (docker.clone(), guard.name.clone());
+        let pauser = ContainerPauser::new(docker, name, agent.pauser(), paused_root);
         let agent = match info.has_cgroups {
             true => agent.with_memory(Limits::from_spec(spec).memory),
             false => agent,
@@ -84,7 +127,7 @@ impl ContainerHost {
             Some(request) => verify::verify(&agent, spec, options, &request).await?.limits,
             None => info.has_cgroups,
         };
-        Ok(Self { agent, guard: Arc::new(guard), pauser: Arc::new(pauser), has_limits })
+        Ok(Self { agent, guard: Arc::new(guard), pauser: Arc::new(pauser), has_limits, root })
     }
 
     pub(crate) fn agent(&self) -> &AgentConnection {
@@ -201,7 +244,13 @@ fn unusable_image(failed: ConnectError, stderr: &StderrTail, options: &Options) 
 #[async_trait]
 impl ProcessHost for ContainerHost {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        self.agent.spawn(spec).await
+        match spec.as_root {
+            true => {
+                self.pauser.expect_root();
+                self.root.start(spec).await
+            }
+            false => self.agent.spawn(spec).await,
+        }
     }
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
@@ -262,7 +311,10 @@ mod tests {
             engine: EngineInfo::DEFAULT,
             base_image: None,
         };
-        ContainerHost::start(&engine.engine(), &container, bootstrap, id).await.unwrap_err().error
+        ContainerHost::start(&engine.engine(), &container, bootstrap, id, "/workspace")
+            .await
+            .unwrap_err()
+            .error
     }
 
     /// Answers like an engine without privileges, whose kernel has one kind of addresses.

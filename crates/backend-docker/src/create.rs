@@ -76,7 +76,14 @@ impl Creator<'_> {
             engine: info,
             base_image: base_image.as_ref(),
         };
-        let host = match ContainerHost::start(engine, &container, self.bootstrap, id.local()).await
+        let host = match ContainerHost::start(
+            engine,
+            &container,
+            self.bootstrap,
+            id.local(),
+            &plan.cwd,
+        )
+        .await
         {
             Err(StartError { error, failure })
                 if agentless::can_fall_back(failure, spec, &plan.options) =>
@@ -132,8 +139,15 @@ impl Creator<'_> {
             base_image: None,
         };
         let features = &self.bootstrap.features;
-        let host =
-            AgentlessHost::start(self.engine, &container, features, id.local(), &plan.env).await?;
+        let host = AgentlessHost::start(
+            self.engine,
+            &container,
+            features,
+            id.local(),
+            &plan.env,
+            &plan.cwd,
+        )
+        .await?;
         let instance = agentless::assemble(spec, plan, id, host, info.has_cgroups).await?;
         Ok(Sandbox::WithoutAgent(Arc::new(instance)))
     }
@@ -162,6 +176,7 @@ impl Creator<'_> {
         let capabilities = Capabilities {
             install_python: pip.is_some(),
             install_system: options.writable_root,
+            command_root: options.has_root,
             ..capabilities(&options.runner, ipython)
         };
         // The lifetime starts when the sandbox can be used, however long its interpreter takes to start.

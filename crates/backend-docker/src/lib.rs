@@ -52,6 +52,7 @@ mod create;
 mod endpoint;
 mod engine;
 mod error;
+mod exec;
 mod exit_reason;
 #[cfg(test)]
 mod fake_engine;
@@ -79,6 +80,7 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls_absent.rs"]
 mod tls;
+mod tty_attach;
 mod verify;
 
 pub use backend::DockerBackend;

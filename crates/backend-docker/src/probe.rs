@@ -24,7 +24,15 @@ pub(crate) async fn run_python(
     argv.extend(arguments);
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
     let env = [("PATH".to_owned(), path)].into();
-    let spec = Spawn { argv, env, cwd: "/".into(), stdin: false, terminal: None, label: None };
+    let spec = Spawn {
+        argv,
+        env,
+        cwd: "/".into(),
+        stdin: false,
+        terminal: None,
+        label: None,
+        as_root: false,
+    };
     let finished = async { agent.spawn(spec).await?.process.exit().await };
     let exit = timeout(PROBE_TIMEOUT, finished).await.map_err(|_| {
         let message = format!("`{python}` of the image has not ended in {PROBE_TIMEOUT:?}");

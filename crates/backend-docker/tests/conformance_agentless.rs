@@ -21,9 +21,10 @@ use serde_json::json;
 use without_python::{DEBIAN, build_debian};
 
 /// The groups that need no code.
-const GROUPS: [&str; 11] = [
+const GROUPS: [&str; 12] = [
     "archives",
     "background",
+    "command_root",
     "commands",
     "files",
     "unsupported",
@@ -63,6 +64,7 @@ impl Backend for WithoutCode {
             command_stdin: true,
             command_pty: true,
             command_background: true,
+            command_root: true,
             files: true,
             set_tags: true,
             set_lifetime: true,

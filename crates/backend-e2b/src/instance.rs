@@ -405,6 +405,10 @@ impl CommandOps for E2bInstance {
         if request.output_limit.is_some() {
             return Err(Error::unsupported("start_command", "e2b has no limit of output"));
         }
+        if request.as_root {
+            let message = "commands on e2b run as the user of the template";
+            return Err(Error::unsupported("start_command", message));
+        }
         self.commands.start(&self.parts().await?.cwd, request).await
     }
 

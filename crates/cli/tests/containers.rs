@@ -5,6 +5,8 @@
 
 #[path = "containers/pools.rs"]
 mod pools;
+#[path = "containers/served.rs"]
+mod served;
 #[expect(dead_code, reason = "other tests need more of it")]
 #[path = "it/support.rs"]
 mod support;

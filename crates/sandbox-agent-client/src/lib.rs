@@ -235,6 +235,7 @@ impl AgentConnection {
                 stdin: is_set(stdin),
                 terminal: is_set(terminal).then(PtySize::default),
                 label: Some(label),
+                as_root: false,
             };
             Some((kept, spawn))
         };

@@ -61,6 +61,11 @@ impl AgentPorts {
         Self { connection }
     }
 
+    /// Returns true while the agent can be reached.
+    pub fn is_open(&self) -> bool {
+        !self.connection.is_closed()
+    }
+
     /// Connects to a port of the sandbox's loopback.
     ///
     /// # Errors

@@ -66,6 +66,8 @@ capabilities! {
     command_pty,
     /// Commands that outlive their caller and can be connected to again.
     command_background,
+    /// Commands run as root of the sandbox.
+    command_root,
     /// Files are read, written and listed.
     files,
     /// Extended attributes of files are written and read.

@@ -234,6 +234,12 @@ impl<'a, C> CommandBuilder<'a, C> {
         self.request.background = true;
         self
     }
+
+    /// Runs it as root of the sandbox, where code is another user. Requires the capability `command_root`.
+    pub fn as_root(mut self) -> Self {
+        self.request.as_root = true;
+        self
+    }
 }
 
 impl<'a, C: Into<Callbacks<'a>>> CommandBuilder<'a, C> {
@@ -288,7 +294,18 @@ async fn launch(
     if request.cpu_time.is_some() && !capabilities.limit_command_cpu_time {
         return Err(no_cpu_time_limit());
     }
+    // As above.
+    if request.as_root && !capabilities.command_root {
+        return Err(no_root());
+    }
     instance.commands()?.start_command(&CallContext::new(), request).await
+}
+
+/// The error where there is no root.
+fn no_root() -> Error {
+    Error::unsupported("start_command", "commands of this sandbox cannot run as root")
+        .with_context("field", "as_root")
+        .with_hint("local-docker has them, without mounts and without the option `user`")
 }
 
 /// The error where the limit would not be enforced.

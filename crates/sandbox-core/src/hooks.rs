@@ -98,6 +98,8 @@ pub enum OperationRequest<'a> {
         env: &'a BTreeMap<String, String>,
         /// True when the command outlives its caller.
         background: bool,
+        /// True when the command runs as root of the sandbox.
+        as_root: bool,
     },
     /// Something about one path in the sandbox.
     Path(&'a str),
@@ -133,9 +135,9 @@ fn run_request(request: &RunCode) -> OperationRequest<'_> {
 }
 
 fn command_request(request: &StartCommand) -> OperationRequest<'_> {
-    let StartCommand { command, env, background, .. } = request;
+    let StartCommand { command, env, background, as_root, .. } = request;
     let cwd = request.cwd.as_deref();
-    OperationRequest::StartCommand { command, cwd, env, background: *background }
+    OperationRequest::StartCommand { command, cwd, env, background: *background, as_root: *as_root }
 }
 
 /// An event of an operation.

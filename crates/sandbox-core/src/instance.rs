@@ -198,7 +198,7 @@ pub trait CodeOps: Send + Sync {
 #[async_trait]
 pub trait CommandOps: Send + Sync {
     /// Starts a command. Requires `commands`, and what the request uses of `command_stdin`, `command_pty`,
-    /// `command_background`.
+    /// `command_background`, `command_root`.
     ///
     /// # Errors
     /// `NotFound` when the program does not exist, `PermissionDenied` when it is not executable, `Timeout` when it has not

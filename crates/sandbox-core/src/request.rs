@@ -276,6 +276,9 @@ pub struct StartCommand {
     /// Keeps the command and its output without a reader.
     #[serde(default)]
     pub background: bool,
+    /// Runs it as root of the sandbox, where code is another user. Requires the capability `command_root`.
+    #[serde(default)]
+    pub as_root: bool,
 }
 
 impl StartCommand {
@@ -292,6 +295,7 @@ impl StartCommand {
             interactive: false,
             pty: None,
             background: false,
+            as_root: false,
         }
     }
 

@@ -361,6 +361,7 @@ impl SandboxBase {
             stdin: false,
             terminal: None,
             label: None,
+            as_root: false,
         };
         let exit = self.host.spawn(spec).await?.process.exit().await?;
         if exit.code == Some(0) {

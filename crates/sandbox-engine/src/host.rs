@@ -293,6 +293,8 @@ pub struct Spawn {
     /// The label of a command in the background, by which a host that outlives this process keeps the command for the
     /// next one: see [`KeptCommand`](crate::commands::KeptCommand).
     pub label: Option<String>,
+    /// Runs it as root of the sandbox. Only a host of sandboxes with the capability `command_root` is asked for that.
+    pub as_root: bool,
 }
 
 /// A started program.

@@ -445,6 +445,9 @@ impl<K: InstanceHooks> CommandOps for StandardInstance<K> {
         if request.cpu_time.is_some() && !capabilities.limit_command_cpu_time {
             return Err(self.base.unsupported("limit of CPU time for a single command"));
         }
+        if request.as_root && !capabilities.command_root {
+            return Err(self.base.unsupported("command as root"));
+        }
         self.base.start_command(request).await
     }
 

@@ -117,6 +117,7 @@ pub async fn adopt_command(
         stdin: has_input,
         terminal: None,
         label: None,
+        as_root: false,
     };
     let mut starting = Starting::new(attached, word, false);
     let identity = starting.expect(&**shell, &spec, "started").await?;

@@ -9,11 +9,11 @@ use sandbox_core::{Error, FailureKind, Result};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_shell::{ShellFiles, ShellHost, start_command};
 
-use super::exec::Execs;
 use super::init::{InitShell, use_init_shell};
 use crate::container::{ContainerSpec, open_files};
 use crate::engine::Engine;
 use crate::error::NEEDS_PYTHON_FOR_MORE;
+use crate::exec::{ContainerLife as _, Execs, RootShell};
 use crate::optional_features::SupportedFeatures;
 use crate::start::{StartedContainer, start_container};
 
@@ -21,6 +21,7 @@ use crate::start::{StartedContainer, start_container};
 #[derive(Debug)]
 pub(crate) struct AgentlessHost {
     shell: Arc<dyn ShellHost>,
+    root: RootShell,
     container: String,
     has_terminals: bool,
     init: Arc<InitShell>,
@@ -38,6 +39,7 @@ impl AgentlessHost {
         features: &SupportedFeatures,
         id: &str,
         env: &BTreeMap<String, String>,
+        cwd: &str,
     ) -> Result<Self> {
         let ContainerSpec { spec, options, engine: info, .. } = *container;
         check_engine(engine, container)?;
@@ -63,9 +65,10 @@ impl AgentlessHost {
             path: env.get("PATH").cloned().unwrap_or_default(),
             open_files: open_files(spec),
             runtime,
-            init: Arc::clone(&init),
+            life: Arc::clone(&init) as _,
         };
-        Ok(Self { shell: Arc::new(execs), container, has_terminals, init })
+        let root = RootShell::new(&execs, cwd);
+        Ok(Self { shell: Arc::new(execs), root, container, has_terminals, init })
     }
 
     /// Returns the files of the container. Relative paths start at `base`.
@@ -104,7 +107,10 @@ fn check_engine(engine: &Engine, container: &ContainerSpec<'_>) -> Result<()> {
 #[async_trait]
 impl ProcessHost for AgentlessHost {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        start_command(&self.shell, spec).await
+        match spec.as_root {
+            true => self.root.start(spec).await,
+            false => start_command(&self.shell, spec).await,
+        }
     }
 
     /// A busy engine takes a second and more.

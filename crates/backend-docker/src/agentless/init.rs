@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bollard::container::AttachContainerResults;
 use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt as _;
@@ -16,6 +17,7 @@ use crate::config::{Options, SHELL, User};
 use crate::container::open_files;
 use crate::container_guard::ContainerGuard;
 use crate::error::NEEDS_SHELL;
+use crate::exec::ContainerLife;
 
 /// Script of the shell.
 const PROGRAM: &str = include_str!("init.sh");
@@ -120,18 +122,19 @@ impl InitShell {
         self.close_input.notify_one();
         self.guard.end();
     }
+}
 
-    pub(super) fn is_closed(&self) -> bool {
+#[async_trait]
+impl ContainerLife for InitShell {
+    fn is_closed(&self) -> bool {
         *self.closed.borrow()
     }
 
-    /// Waits until the container has ended.
-    pub(super) async fn closed(&self) {
+    async fn closed(&self) {
         let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    /// Returns why the container has ended, unless this process ended it.
-    pub(super) fn end_reason(&self) -> Option<(FailureKind, String)> {
+    fn end_reason(&self) -> Option<(FailureKind, String)> {
         self.guard.exit.reason().map(|reason| reason.failure())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandbox_core::{CreateSpec, IsolationInfo, Result, RunCode, SandboxId, Variant};
+use sandbox_core::{Capabilities, CreateSpec, IsolationInfo, Result, RunCode, SandboxId, Variant};
 use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::network::Network;
@@ -57,7 +57,10 @@ pub(crate) async fn assemble(
     }
     let base = SandboxBaseSpec {
         variant: Variant::LOCAL_DOCKER,
-        capabilities: agentless_capabilities(host.has_terminals()),
+        capabilities: Capabilities {
+            command_root: options.has_root,
+            ..agentless_capabilities(host.has_terminals())
+        },
         create: &unlimited,
         isolation: IsolationInfo {
             mode: spec.isolation,

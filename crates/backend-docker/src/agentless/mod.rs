@@ -3,11 +3,9 @@
 //! The init process is a shell that ends with the connection, the engine starts commands, and programs of the image handle
 //! files.
 
-mod exec;
 mod host;
 mod init;
 mod instance;
-mod tty_attach;
 
 use sandbox_core::{CreateSpec, SingleUse};
 

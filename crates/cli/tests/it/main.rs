@@ -24,6 +24,7 @@ mod python;
 #[cfg(all(feature = "daytona", feature = "modal", feature = "e2b", feature = "serve"))]
 mod reap;
 mod serve;
+mod serve_kernel;
 mod shared_input;
 mod signals;
 mod snapshots;

@@ -23,7 +23,7 @@ impl Server {
         Self::start_with(flags, &[])
     }
 
-    fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let call = sandboxes(["serve", "--port", "0"]).args(flags.iter().copied());
         let call = variables.iter().fold(call, |call, (name, value)| call.env(name, value));
         Self::spawn(call)
@@ -78,6 +78,16 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
+    }
+
+    /// Returns the variables by which the SDKs find it.
+    pub(crate) fn environment(&self) -> [(&'static str, String); 3] {
+        let url = format!("http://127.0.0.1:{}", self.port);
+        [
+            ("E2B_API_KEY", self.key.clone()),
+            ("E2B_API_URL", url.clone()),
+            ("E2B_SANDBOX_URL", url),
+        ]
     }
 
     /// Interrupts it, and returns its exit status.

@@ -69,6 +69,7 @@ impl Place {
             stdin: false,
             terminal: None,
             label: label.map(str::to_owned),
+            as_root: false,
         }
     }
 

@@ -97,6 +97,7 @@ impl TestBox {
             stdin: false,
             terminal: None,
             label: None,
+            as_root: false,
         }
     }
 }

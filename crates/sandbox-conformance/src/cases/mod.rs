@@ -8,6 +8,7 @@ mod cleanup;
 mod command_cpu_time;
 mod command_faults;
 mod command_input;
+mod command_root;
 mod commands;
 mod commands_outlived;
 mod concurrency;
@@ -114,6 +115,7 @@ pub(crate) fn all() -> Vec<Case> {
         commands_outlived::cases(),
         command_cpu_time::cases(),
         command_faults::cases(),
+        command_root::cases(),
         command_input::cases(),
         terminal::cases(),
         background::cases(),

@@ -173,6 +173,10 @@ async fn instance_verbs(capability: &str, instance: &Arc<dyn Instance>) -> Answe
             start(command).await
         }
         "command_background" => background(instance, command).await,
+        "command_root" => {
+            command.as_root = true;
+            start(command).await
+        }
         "files" => files(instance).await,
         other => single_verbs(other, instance).await,
     }

@@ -133,6 +133,10 @@ impl Commands {
         request: StartCommand,
         guard: Guard,
     ) -> Result<Command> {
+        if request.as_root {
+            let own = [("HOME", "/root"), ("USER", "root"), ("LOGNAME", "root")];
+            env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        }
         env.extend(request.env.clone());
         if request.pty.is_some() {
             env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
@@ -146,6 +150,7 @@ impl Commands {
             stdin: request.interactive || !is_empty,
             terminal: request.pty,
             label: request.background.then(|| kept.label()),
+            as_root: request.as_root,
         };
         let started = Instant::now();
         let spawning = self.host.spawn(spec);

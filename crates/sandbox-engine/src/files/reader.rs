@@ -8,7 +8,7 @@ use rustix::io::{Errno, pread};
 use sandbox_core::{ByteRange, Result};
 
 use super::PathContext;
-use super::chunks::{CHUNK_SIZE, Chunk, Source};
+use super::chunks::{CHUNK_SIZE, Chunk, READ_SIZE, Source};
 
 /// An open file, and the range that is still to be read.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct FileReader {
     left: u64,
     /// Bytes from the current offset to the end of the file, as it was opened.
     expected: u64,
+    /// A chunk was read.
+    is_begun: bool,
 }
 
 impl FileReader {
@@ -31,6 +33,7 @@ impl FileReader {
             offset: range.offset,
             left: range.length.unwrap_or(u64::MAX),
             expected: size.saturating_sub(range.offset),
+            is_begun: false,
         }
     }
 }
@@ -40,8 +43,10 @@ impl Source for FileReader {
     fn next(&mut self) -> Result<Chunk> {
         // One byte more than expected shows whether the file ended there.
         let expected = self.expected.saturating_add(1).max(4096);
-        let room = usize::try_from(self.left.min(expected))
-            .map_or(CHUNK_SIZE, |room| room.min(CHUNK_SIZE));
+        // The first chunk is for those that want no more than the beginning.
+        let most = if self.is_begun { READ_SIZE } else { CHUNK_SIZE };
+        self.is_begun = true;
+        let room = usize::try_from(self.left.min(expected)).map_or(most, |room| room.min(most));
         let mut piece = Vec::with_capacity(room);
         let mut ended = false;
         while piece.len() < room && !ended {

@@ -526,6 +526,7 @@ async fn is_gone(host: &dyn ProcessHost) -> bool {
         stdin: false,
         terminal: None,
         label: None,
+        as_root: false,
     };
     match timeout(HOST_PROBE_TIMEOUT, host.spawn(ask)).await {
         Ok(answer) => answer.is_err_and(|error| error.kind() == ErrorKind::Terminated),

@@ -231,8 +231,15 @@ impl KernelLauncher {
         if self.command.looks_like_ipython() {
             argv.push("--HistoryManager.enabled=False".into());
         }
-        let program =
-            Spawn { argv, env, cwd: spec.cwd.clone(), stdin: false, terminal: None, label: None };
+        let program = Spawn {
+            argv,
+            env,
+            cwd: spec.cwd.clone(),
+            stdin: false,
+            terminal: None,
+            label: None,
+            as_root: false,
+        };
         let forked = match self.fork_server.as_ref().filter(|_| *may_fork) {
             Some(source) => source.fork(&program).await.map_err(|error| {
                 tracing::debug!(%error, "the kernel could not be forked");

@@ -324,9 +324,9 @@ fn described(request: &OperationRequest<'_>, content: AuditContent) -> Map<Strin
         OperationRequest::RunCode { code, language, context, .. } => json!({
             "code": noted(code.as_bytes(), content), "language": language, "context": context,
         }),
-        OperationRequest::StartCommand { command, cwd, env, background } => json!({
+        OperationRequest::StartCommand { command, cwd, env, background, as_root } => json!({
             "command": noted(command.to_string().as_bytes(), content), "cwd": cwd,
-            "env": env.keys().collect::<Vec<_>>(), "background": background,
+            "env": env.keys().collect::<Vec<_>>(), "background": background, "as_root": as_root,
         }),
         OperationRequest::Path(path) => json!({"path": path}),
         OperationRequest::Paths { from, to } => json!({"from": from, "to": to}),

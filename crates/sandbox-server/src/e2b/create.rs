@@ -24,7 +24,7 @@ use super::log::{Level, SandboxLog};
 use super::process::ProcessTable;
 use super::record::{Clock, Record};
 use super::templates::{Origin, resolve};
-use super::user::User;
+use super::user::{Root, User};
 use super::watchers::Watchers;
 use crate::AccessKey;
 
@@ -258,7 +258,7 @@ pub(super) async fn start(
 ) -> Result<Arc<Record>, ApiError> {
     app.forget_ended();
     let room = app.table.reserve()?;
-    let user = user_of(backend.variant(), &mut spec);
+    let (name, home) = user_of(backend.variant(), &mut spec);
     if app.keep {
         spec.detached = Some(wanted.lifetime);
     } else if backend.capabilities().lifetime {
@@ -268,6 +268,8 @@ pub(super) async fn start(
     spec.validate()?;
     backend.capabilities().check(&spec)?;
     let instance = backend.create(&CallContext::new(), spec.clone()).await?;
+    let root = Root::new(backend.variant(), instance.capabilities().command_root);
+    let user = User { name, home, root };
     let token = || AccessKey::random("");
     let record = Arc::new(Record {
         id: id_of(&instance.info().id),
@@ -338,16 +340,16 @@ fn id_of(full: &str) -> String {
     format!("i{}", random_hex(10))
 }
 
-/// Sets the user where the backend lets it be chosen, and returns it.
-fn user_of(variant: Variant, spec: &mut CreateSpec) -> User {
+/// Sets the user where the backend lets it be chosen, and returns the name and the home.
+fn user_of(variant: Variant, spec: &mut CreateSpec) -> (String, String) {
     let chosen = variant == Variant::LOCAL_EVAL || variant == Variant::LOCAL_JUPYTER;
     if !chosen || spec.isolation != sandbox_core::IsolationMode::Strict {
         let home = spec.working_dir.clone().unwrap_or_else(|| "/workspace".to_owned());
-        return User { name: USER.to_owned(), home };
+        return (USER.to_owned(), home);
     }
     spec.provider_options.entry("user").or_insert_with(|| USER.into());
     spec.working_dir.get_or_insert_with(|| HOME.to_owned());
-    User { name: USER.to_owned(), home: spec.working_dir.clone().unwrap_or_default() }
+    (USER.to_owned(), spec.working_dir.clone().unwrap_or_default())
 }
 
 impl NetworkWish {

@@ -260,7 +260,8 @@ mod tests {
 
     #[test]
     fn entries_are_described_as_envd_does() {
-        let user = User { name: "user".into(), home: "/home/user".into() };
+        let root = crate::e2b::user::Root::Served;
+        let user = User { name: "user".into(), home: "/home/user".into(), root };
         let info = FileInfo {
             name: "a.txt".into(),
             path: "/home/user/a.txt".into(),

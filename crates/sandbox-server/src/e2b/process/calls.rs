@@ -46,9 +46,9 @@ pub(in super::super) async fn start(
 ) -> Response {
     let started = async {
         let request: StartRequest = messages.only().await?;
-        record.user.check_headers(&headers)?;
+        let as_root = record.user.check_command(&headers)?;
         let limit = deadline(&headers)?;
-        start_process(&app, &record, request, limit).await
+        start_process(&app, &record, request, limit, as_root).await
     };
     match started.await {
         Ok((process, events)) => {
@@ -63,6 +63,7 @@ async fn start_process(
     record: &Arc<Record>,
     request: StartRequest,
     limit: Option<Duration>,
+    as_root: bool,
 ) -> Result<(Arc<Process>, mpsc::Receiver<Happening>), ConnectError> {
     let Some(config) = request.process.filter(|config| !config.cmd.is_empty()) else {
         return Err(ConnectError::new(Code::InvalidArgument, "the process has no cmd"));
@@ -78,7 +79,9 @@ async fn start_process(
     let envs = record.envs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
     wanted.env.extend(envs);
     wanted.env.extend(config.envs.clone());
-    wanted.cwd = Some(record.user.absolute(config.cwd.as_deref().unwrap_or_default()));
+    let directory = record.user.directory(config.cwd.as_deref().unwrap_or_default(), as_root);
+    wanted.cwd = Some(directory.clone());
+    wanted.as_root = as_root;
     wanted.pty = size;
     wanted.timeout = limit.filter(|_| !traps);
     wanted.stdin = Stdin::Empty;
@@ -91,7 +94,6 @@ async fn start_process(
     if size.is_some() && !capabilities.command_pty {
         return Err(Error::unsupported("start_command", "terminals are not available here").into());
     }
-    let directory = wanted.cwd.clone().unwrap_or_default();
     let commands = record.instance.commands()?;
     let command = match commands.start_command(&CallContext::new(), wanted).await {
         Ok(command) => command,

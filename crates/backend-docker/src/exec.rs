@@ -1,6 +1,7 @@
 //! Engine execs: programs that the engine starts in a container beside its init process.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +14,22 @@ use bollard::exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions, Star
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
+use sandbox_core::{ByteStream, Error, ErrorKind, FailureKind, PtySize, Result, random_hex};
+use sandbox_engine::host::{Spawn, Spawned};
 use sandbox_python::agent::OpenFiles;
 use sandbox_shell::{
     AttachedProgram, ScriptOutput, ScriptStream, SentinelScanner, ShellHost, ShellProgram,
+    start_command,
 };
 use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 
-use super::init::InitShell;
-use super::tty_attach;
 use crate::config::{SHELL, User};
+use crate::container::in_memory;
 use crate::error::parse_error;
+use crate::tty_attach;
 
 /// Limits the output of a tool.
 const MAX_OUTPUT: usize = 64 << 20;
@@ -43,25 +47,38 @@ const STATUS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_STATUS_POLLS: usize = 250;
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The end of a container, as its init process shows it.
+#[async_trait]
+pub(crate) trait ContainerLife: fmt::Debug + Send + Sync {
+    /// Returns true when the container has ended.
+    fn is_closed(&self) -> bool;
+
+    /// Waits until the container has ended.
+    async fn closed(&self);
+
+    /// Returns why the container has ended, unless this process ended it.
+    fn end_reason(&self) -> Option<(FailureKind, String)>;
+}
+
 /// Starts programs in one container.
 #[derive(Clone, Debug)]
-pub(super) struct Execs {
-    pub(super) docker: Docker,
+pub(crate) struct Execs {
+    pub(crate) docker: Docker,
     /// The engine's socket, if it is on this host.
-    pub(super) socket: Option<String>,
-    pub(super) container: String,
-    /// The user of code.
-    pub(super) user: User,
+    pub(crate) socket: Option<String>,
+    pub(crate) container: String,
+    /// The user of programs.
+    pub(crate) user: User,
     /// `PATH` of tools.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// Limits of a command's open files.
-    pub(super) open_files: OpenFiles,
-    pub(super) runtime: Handle,
-    pub(super) init: Arc<InitShell>,
+    pub(crate) open_files: OpenFiles,
+    pub(crate) runtime: Handle,
+    pub(crate) life: Arc<dyn ContainerLife>,
 }
 
 /// A running tool.
-pub(super) struct Tool {
+pub(crate) struct Tool {
     attached: AttachedProgram,
     scanners: [SentinelScanner; 2],
     /// Exit status as reported on each stream.
@@ -71,7 +88,7 @@ pub(super) struct Tool {
 
 impl Tool {
     /// Waits for the next output with its stream, 0 or 1. Returns `None` when the tool has ended.
-    pub(super) async fn next(&mut self) -> io::Result<Option<(usize, Bytes)>> {
+    pub(crate) async fn next(&mut self) -> io::Result<Option<(usize, Bytes)>> {
         loop {
             if let Some(chunk) = self.pending.pop_front() {
                 return Ok(Some(chunk));
@@ -100,7 +117,53 @@ impl Tool {
     }
 }
 
+/// Starts commands as root of one container.
+#[derive(Debug)]
+pub(crate) struct RootShell {
+    /// The shell of code.
+    own: Arc<dyn ShellHost>,
+    root: Arc<dyn ShellHost>,
+    /// The directories of code, which are to be opened for root.
+    directories: Vec<String>,
+    opened: OnceCell<()>,
+}
+
+impl RootShell {
+    /// Makes the shell of root in a container whose working directory is `cwd`.
+    pub(crate) fn new(execs: &Execs, cwd: &str) -> Self {
+        let directories = in_memory().map(str::to_owned).chain([cwd.to_owned()]).collect();
+        let (own, root) = (Arc::new(execs.clone()), Arc::new(execs.as_root()));
+        Self { own, root, directories, opened: OnceCell::new() }
+    }
+
+    /// Returns the shell itself.
+    pub(crate) fn shell(&self) -> Arc<dyn ShellHost> {
+        Arc::clone(&self.root)
+    }
+
+    /// Starts a command. The first one opens the directories of code for their group, to which root belongs: without a
+    /// capability it may not use what is closed to it.
+    ///
+    /// # Errors
+    /// As [`start_command`].
+    pub(crate) async fn start(&self, spec: Spawn) -> Result<Spawned> {
+        let directories: Vec<&str> = self.directories.iter().map(String::as_str).collect();
+        let open = async || self.own.run(OPEN_TO_GROUP, &directories).await.map(drop);
+        self.opened.get_or_try_init(open).await?;
+        start_command(&self.root, spec).await
+    }
+}
+
+/// Opens directories for their group, as far as they are code's own.
+const OPEN_TO_GROUP: &str = "chmod g+rwx \"$@\" 2>/dev/null; exit 0";
+
 impl Execs {
+    /// Returns the same container with root as the user of programs. That user has no capability, and belongs to the group of
+    /// code as well, which may use the directories of code.
+    fn as_root(&self) -> Self {
+        Self { user: User::ROOT, ..self.clone() }
+    }
+
     /// Parses the engine's error, which a container that has ended causes too.
     fn parse_error(&self, operation: &'static str, error: Cause) -> Error {
         let is_gone =
@@ -284,15 +347,15 @@ impl ShellHost for Execs {
     }
 
     fn is_closed(&self) -> bool {
-        self.init.is_closed()
+        self.life.is_closed()
     }
 
     async fn closed(&self) {
-        self.init.closed().await;
+        self.life.closed().await;
     }
 
     fn lost(&self, operation: &'static str) -> Error {
-        let reason = self.init.end_reason();
+        let reason = self.life.end_reason();
         let why = reason.map_or("the container has ended".to_owned(), |(_, why)| why);
         Error::new(ErrorKind::Terminated, operation, why)
     }
@@ -343,7 +406,9 @@ fn detach_keys() -> String {
 }
 
 fn no_terminal() -> Error {
-    let message = "an image without Python has terminals only with an engine of this host";
-    Error::unsupported("start_command", message)
-        .with_hint("put Python 3.9 or later into the image, or use the engine's socket")
+    let message =
+        "root, and an image without Python, have terminals only with an engine of this host";
+    Error::unsupported("start_command", message).with_hint(
+        "use the engine's socket, or run the command without a terminal; code has terminals with Python 3.9 or later in the image",
+    )
 }

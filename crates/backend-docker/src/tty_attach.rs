@@ -22,7 +22,7 @@ const CHUNK_SIZE: usize = 16 << 10;
 type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
 /// Starts a command that was created with a terminal.
-pub(super) async fn start(socket: &str, id: &str) -> Result<(ProgramOutput, Input)> {
+pub(crate) async fn start(socket: &str, id: &str) -> Result<(ProgramOutput, Input)> {
     let broken = |error: io::Error| {
         let message = "the connection with the engine broke";
         Error::new(ErrorKind::Unavailable, "start_command", message).with_source(error)

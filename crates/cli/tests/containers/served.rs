@@ -1,0 +1,82 @@
+//! `sandboxes serve` over containers, through the official SDK of E2B: commands of root.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Named;
+use super::support::{sandboxes, wait};
+
+/// Prints what commands of root and of the user do.
+const FLOW: &str = r#"
+import e2b
+s = e2b.Sandbox.create()
+print(s.commands.run("id -u; echo $HOME", user="root").stdout.split())
+s.files.write("made.txt", "by the user")
+print(s.commands.run("cat made.txt; echo by root >root.txt", user="root").stdout)
+print(s.files.read("root.txt").strip())
+print(s.commands.run("id -u").stdout.strip() != "0")
+left = s.commands.run("sleep 4713", user="root", background=True)
+print([p.pid for p in s.commands.list()] == [left.pid], s.commands.kill(left.pid))
+try:
+    s.files.read("/etc/shadow", user="root")
+except Exception as error:
+    print("a command of root" in str(error))
+s.kill()
+"#;
+
+/// Prints the error of a command of root.
+const REFUSED: &str = r#"
+import e2b
+s = e2b.Sandbox.create()
+try:
+    s.commands.run("id", user="root")
+except Exception as error:
+    print("--mount" in str(error))
+s.kill()
+"#;
+
+fn serve(image: &Named, flags: &[&str]) -> (Child, Vec<(String, String)>) {
+    let call = sandboxes(["serve", "--port", "0", "-p", "local-docker", "--image", &image.0]);
+    let mut child = call.args(flags.iter().copied()).spawn();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(3);
+    let variables = lines.map(|line| {
+        let line = line.unwrap();
+        let (name, value) = line.strip_prefix("export ").unwrap().split_once('=').unwrap();
+        (name.to_owned(), value.to_owned())
+    });
+    let variables = variables.collect();
+    (child, variables)
+}
+
+fn run(image: &Named, flags: &[&str], code: &str) -> Option<String> {
+    let python = std::env::var_os("SANDBOX_TEST_E2B_PYTHON").filter(|python| !python.is_empty());
+    let Some(python) = python else {
+        // `cargo xtask test` counts such lines.
+        let _ = write!(std::io::stdout(), "\nskipped: SANDBOX_TEST_E2B_PYTHON is not set\n");
+        return None;
+    };
+    let (mut child, variables) = serve(image, flags);
+    let output = Command::new(python).args(["-c", code]).envs(variables).output().unwrap();
+    kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), Signal::INT).unwrap();
+    assert_eq!(wait(&mut child), 0);
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{shown}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+fn commands_of_root_are_served() {
+    let image = Named::new("served");
+    let Some(shown) = run(&image, &[], FLOW) else { return };
+    let expected = "['0', '/root']\nby the user\nby root\nTrue\nTrue True\nTrue\n";
+    assert_eq!(shown, expected);
+    // Root could read what the user of code cannot.
+    let folder = tempfile::tempdir().unwrap();
+    let mount = format!("{}:/data/given", folder.path().display());
+    let refused = run(&image, &["--mount", &mount], REFUSED);
+    assert_eq!(refused.as_deref(), Some("True\n"));
+    super::eventually("its containers are gone", || image.count() == 0);
+}
