@@ -83,11 +83,7 @@ impl Server {
     /// Returns the variables by which the SDKs find it.
     pub(crate) fn environment(&self) -> [(&'static str, String); 3] {
         let url = format!("http://127.0.0.1:{}", self.port);
-        [
-            ("E2B_API_KEY", self.key.clone()),
-            ("E2B_API_URL", url.clone()),
-            ("E2B_SANDBOX_URL", url),
-        ]
+        [("E2B_API_KEY", self.key.clone()), ("E2B_API_URL", url.clone()), ("E2B_SANDBOX_URL", url)]
     }
 
     /// Interrupts it, and returns its exit status.
