@@ -441,3 +441,88 @@ async fn the_log_of_a_sandbox_is_told() {
     assert_eq!(gone.status.as_u16(), 404);
     server.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_ended_answers_as_the_edge_does() {
+    let (server, _) = server().await;
+    let made = json!({ "templateID": "base", "timeout": 1 });
+    let made = control(&server, "POST", "/v2/sandboxes", made).await.json();
+    let text = |name: &str| made[name].as_str().expect("well formed").to_owned();
+    let sandbox = (text("sandboxID"), text("envdAccessToken"));
+    let stat = async || {
+        envd(&server, &sandbox, "/filesystem.Filesystem/Stat", "application/json", b"{}").await
+    };
+    assert_eq!(stat().await.status.as_u16(), 200, "while it lives");
+    sleep(Duration::from_millis(1500)).await;
+    let gone = stat().await;
+    assert_eq!((gone.status.as_u16(), &gone.json()["sandboxId"]), (502, &json!(sandbox.0)));
+    let path = format!("/sandboxes/{}", sandbox.0);
+    assert_eq!(control(&server, "GET", &path, json!({})).await.status.as_u16(), 404);
+    let host = format!("8000-{}.localhost", sandbox.0);
+    let port = Request::builder().uri("/").header("host", host).body(Full::default()).unwrap();
+    assert_eq!(send(&server, port).await.unwrap().status.as_u16(), 502, "its ports have ended too");
+    assert_eq!(server.sandbox_count(), 0);
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_that_are_no_files_of_the_sandbox_are_refused() {
+    let (server, _) = server().await;
+    let sandbox = create(&server).await;
+    let line = "mkfifo pipe; mkdir dir; ln -s loop loop; ln -s /dev/zero zero; echo x >file";
+    bash(&server, &sandbox, line, "10000").await;
+    let fields = [
+        ("e2b-sandbox-id", sandbox.0.as_str()),
+        ("x-access-token", sandbox.1.as_str()),
+        ("content-type", "application/octet-stream"),
+    ];
+    let ask = async |method: &str, path: &str| {
+        let request = request(method, &format!("/files?path={path}"), &fields, b"data");
+        // What can be waited for, such as a pipe, is not.
+        let answer = timeout(Duration::from_secs(10), send(&server, request)).await;
+        let answer = answer.expect("it waits").expect("a server");
+        (answer.status.as_u16(), answer.json()["code"].as_u64().unwrap_or_default())
+    };
+    let long = "x".repeat(5000);
+    for (path, read, written) in [
+        ("pipe", 400, 400),
+        ("dir", 400, 400),
+        ("loop", 400, 400),
+        ("zero", 400, 400),
+        ("/dev/zero", 400, 0),
+        ("/proc/1/environ", 403, 403),
+        ("/etc/new", 404, 403),
+        ("../../../../../../etc/new", 404, 403),
+        ("file/below", 400, 400),
+        ("a%00b", 400, 400),
+        (&long, 400, 400),
+        ("", 400, 400),
+    ] {
+        assert_eq!(ask("GET", path).await, (read, read.into()), "reading {path:.30}");
+        if written != 0 {
+            assert_eq!(ask("POST", path).await, (written, written.into()), "writing {path:.30}");
+        }
+    }
+    assert_eq!(ask("GET", "file").await.0, 200, "control: a file is one");
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large_is_not_read() {
+    let (server, _) = server().await;
+    let key = server.api_key().expose().to_owned();
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
+    let head = format!(
+        "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n",
+        (16 << 20) + 1
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 1000];
+    let read = timeout(Duration::from_secs(10), stream.read(&mut answer)).await;
+    let length = read.expect("it waits for the body").unwrap();
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("\"code\":413"), "{answer}");
+    assert_eq!(server.sandbox_count(), 0);
+    server.shutdown().await;
+}
