@@ -43,6 +43,8 @@ impl Plan {
         let docker = &engine.docker;
         let files = HostFiles::open(engine, spec, snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
+        // Podman starts further programs without the groups of the container, and root needs that of code.
+        options.has_root &= !engine.is_podman();
         let egress = EgressMode::for_spec(spec, &options, engine, launchers).await;
         let find = |name: &String| snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;

@@ -37,8 +37,8 @@ impl Root {
             return Self::Served;
         }
         Self::Refused(if variant == Variant::LOCAL_DOCKER {
-            "nothing is served as root: containers have commands of root without `--mount` and without a `user` that \
-             `sandboxes serve` was given"
+            "nothing is served as root: containers of Docker have commands of root without `--mount` and without a `user` \
+             that `sandboxes serve` was given"
         } else {
             "nothing is served as root: code in a sandbox of this server is an ordinary user; `sandboxes serve -p \
              local-docker` has commands of root"
