@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::StreamExt as _;
 use sandbox_cloud::{Connections, check_lifetime};
 use sandbox_core::{
-    CallContext, Capabilities, CodeOps, Command, CommandEvent, CommandInfo, CommandOps,
-    CommandOutcome, Context, ContextSpec, CreateSpec, EventKind, EventStream, FailureKind, FileOps,
-    Instance, Life, LogStream, MAX_DURATION, Metrics, PackageOps, PortOps, Result, RunCode,
-    SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps, StartCommand, Tags, Tool,
-    TunnelInfo, Variant,
+    CallContext, Capabilities, CodeOps, Command, CommandInfo, CommandOps, Context, ContextSpec,
+    CreateSpec, EventStream, FileOps, Instance, Life, LogStream, MAX_DURATION, Metrics, PackageOps,
+    PortOps, Result, RunCode, SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps,
+    StartCommand, Tags, Tool, TunnelInfo, Variant,
 };
 use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
@@ -174,33 +172,11 @@ impl CloudflareInstance {
     }
 }
 
-/// Replaces a lost connection by the end of the sandbox, where that is the cause.
-fn with_end(command: Command, handle: &Arc<Handle>) -> Command {
-    let handle = Arc::clone(handle);
-    let events = command.events.then(move |mut event| {
-        let handle = Arc::clone(&handle);
-        async move {
-            if let CommandEvent::Finished(CommandOutcome { failure: Some(failure), .. }) =
-                &mut event
-                && failure.kind == FailureKind::ConnectionLost
-            {
-                handle.check().await;
-                if let Some(kind) = handle.end_reason().get() {
-                    failure.kind = kind;
-                    failure.message = "the sandbox ended meanwhile".to_owned();
-                }
-            }
-            event
-        }
-    });
-    Command { events: Box::pin(events), ..command }
-}
-
 #[async_trait]
 impl CommandOps for CloudflareInstance {
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
         let started = self.programs.commands()?.start_command(call, request).await?;
-        Ok(with_end(started, &self.handle))
+        Ok(self.handle.explain_command(started))
     }
 
     async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
@@ -209,7 +185,7 @@ impl CommandOps for CloudflareInstance {
 
     async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command> {
         let connected = self.programs.commands()?.connect_command(call, id).await?;
-        Ok(with_end(connected, &self.handle))
+        Ok(self.handle.explain_command(connected))
     }
 }
 
@@ -217,16 +193,7 @@ impl CommandOps for CloudflareInstance {
 impl CodeOps for CloudflareInstance {
     async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
         let events = self.code_ops().await?.run_code(call, request).await?;
-        let handle = Arc::clone(&self.handle);
-        Ok(Box::pin(events.then(move |mut event| {
-            let handle = Arc::clone(&handle);
-            async move {
-                if let EventKind::Finished(outcome) = &mut event.kind {
-                    handle.map_outcome(outcome).await;
-                }
-                event
-            }
-        })))
+        Ok(self.handle.explain_run(events))
     }
 
     async fn create_context(&self, call: &CallContext, spec: ContextSpec) -> Result<Context> {

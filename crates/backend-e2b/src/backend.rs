@@ -14,7 +14,7 @@ use sandbox_core::{
 
 use crate::addresses::ENVD_PORT;
 use crate::api::Api;
-use crate::capabilities::{capabilities, check};
+use crate::capabilities::{check, of_any_template};
 use crate::client_factory::E2bClients;
 use crate::config::E2bConfig;
 use crate::create::create;
@@ -148,7 +148,7 @@ impl Backend for E2bBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities()
+        of_any_template()
     }
 
     async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {

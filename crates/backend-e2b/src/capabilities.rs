@@ -4,8 +4,13 @@ use sandbox_core::{Capabilities, CreateSpec, Result, Variant};
 
 use crate::{labels, network};
 
-/// Returns the capabilities of a sandbox with the code interpreter, which are also those of the backend.
-pub(crate) fn capabilities() -> Capabilities {
+/// Returns the capabilities that a sandbox can have: its template decides which it has.
+pub(crate) fn of_any_template() -> Capabilities {
+    Capabilities { run_stdin: true, run_script: true, tools: true, ..with_interpreter() }
+}
+
+/// Returns the capabilities of a sandbox with the code interpreter.
+pub(crate) fn with_interpreter() -> Capabilities {
     Capabilities {
         run_code: true,
         rich_results: true,
@@ -18,7 +23,12 @@ pub(crate) fn capabilities() -> Capabilities {
     }
 }
 
-/// Returns the capabilities of a sandbox whose template has no code interpreter.
+/// Returns the capabilities of a sandbox whose template has Python and no code interpreter: code runs in our agent.
+pub(crate) fn with_agent() -> Capabilities {
+    of_any_template()
+}
+
+/// Returns the capabilities of a sandbox whose template has neither the code interpreter nor Python.
 pub(crate) fn commands_only() -> Capabilities {
     Capabilities {
         commands: true,
@@ -54,7 +64,7 @@ pub(crate) fn commands_only() -> Capabilities {
 /// # Errors
 /// `Unsupported` for a restriction that the service cannot enforce, `InvalidArgument` for a tag with a name of ours.
 pub(crate) fn check(spec: &CreateSpec) -> Result<()> {
-    capabilities().check(spec).map_err(|error| {
+    of_any_template().check(spec).map_err(|error| {
         let hint = match spec.image.is_some() {
             true => "a sandbox of e2b starts from a built template: build one of the image, and name it with `.environment(..)`",
             false => "templates have their cpu, memory and disk: `Backend::environments()`; for a sandbox there are lifetime and network",

@@ -1,5 +1,6 @@
 //! Errors of the control plane and of the daemon in a sandbox, as their answers tell them.
 
+use sandbox_agent_client::commands_alone;
 use sandbox_cloud::http::{ErrorRules, Meaning};
 use sandbox_core::{Effect, Error, ErrorKind, Retry, Variant};
 
@@ -108,12 +109,10 @@ pub(crate) fn unsupported(operation: &'static str) -> Error {
         .with_context("variant", Variant::E2B.as_str())
 }
 
-/// Returns the error for code in a template without the code interpreter.
+/// Returns the error for code in a template with neither the code interpreter nor Python.
 pub(crate) fn no_code(operation: &'static str) -> Error {
-    let message = "the template of this sandbox has no code interpreter";
-    Error::unsupported(operation, message).with_context("variant", Variant::E2B.as_str()).with_hint(
-        "create the sandbox with `.environment(\"code-interpreter-v1\")`, or run the code as a command",
-    )
+    const HINT: &str = "create the sandbox with `.environment(\"code-interpreter-v1\")`, or with a template that has Python";
+    commands_alone(operation, Variant::E2B, HINT)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! One sandbox: every verb.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,8 +20,9 @@ use tokio::sync::OnceCell;
 
 use crate::agent::FileAgent;
 use crate::awake::check_awake;
-use crate::capabilities::{capabilities, commands_only};
+use crate::capabilities::{commands_only, with_agent, with_interpreter};
 use crate::code::{CodeContexts, Interpreter};
+use crate::code_agent::CodeAgent;
 use crate::envd::{E2bFiles, Envd, EnvdCommands};
 use crate::error::{no_code, unsupported};
 use crate::records::{self, SnapshotRecord};
@@ -41,9 +42,20 @@ pub(crate) struct E2bInstance {
     handle: Arc<SandboxHandle>,
     envd: Envd,
     commands: EnvdCommands,
-    /// The template has the code interpreter, as far as that is known.
-    has_code: AtomicBool,
+    /// What runs code there, as far as that is known.
+    runner: Mutex<Runner>,
     parts: OnceCell<Parts>,
+}
+
+/// What runs code in a sandbox: its template decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runner {
+    /// The provider's code interpreter.
+    Interpreter,
+    /// Our agent, which needs Python.
+    Agent,
+    /// Nothing.
+    Nothing,
 }
 
 /// What depends on the working directory.
@@ -51,15 +63,32 @@ pub(crate) struct E2bInstance {
 struct Parts {
     cwd: String,
     files: E2bFiles,
-    code: Option<CodeContexts>,
+    code: Code,
+}
+
+/// The code of a sandbox.
+#[derive(Debug)]
+enum Code {
+    Interpreter(CodeContexts),
+    /// The agent, once it was used, and the environment of programs.
+    Agent(OnceLock<Arc<CodeAgent>>, BTreeMap<String, String>),
+    Nothing,
 }
 
 impl E2bInstance {
     pub(crate) fn new(handle: Arc<SandboxHandle>) -> Self {
         let envd = Envd::new(Arc::clone(&handle));
         let commands = EnvdCommands::new(envd.clone());
-        let (has_code, parts) = (AtomicBool::new(true), OnceCell::new());
-        Self { handle, envd, commands, has_code, parts }
+        let (runner, parts) = (Mutex::new(Runner::Interpreter), OnceCell::new());
+        Self { handle, envd, commands, runner, parts }
+    }
+
+    fn runner(&self) -> Runner {
+        *self.runner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_runner(&self, runner: Runner) {
+        *self.runner.lock().unwrap_or_else(PoisonError::into_inner) = runner;
     }
 
     /// Waits until the sandbox can be used, and makes its working directory. `is_new`: its code starts there.
@@ -70,7 +99,7 @@ impl E2bInstance {
         let parts = self.parts().await?;
         let described = self.handle.described();
         let wanted = labels::read(described.metadata.as_ref()).directory;
-        if let (true, Some(_), Some(code)) = (is_new, wanted, &parts.code) {
+        if let (true, Some(_), Code::Interpreter(code)) = (is_new, wanted, &parts.code) {
             code.change_directory(&parts.cwd).await?;
         }
         Ok(())
@@ -89,10 +118,17 @@ impl E2bInstance {
             system::working_directory(&self.envd, wanted.as_deref(), limit),
             interpreter.is_there(self.interpreter_limit(&described), limit),
         )?;
-        self.has_code.store(has_code, Ordering::Relaxed);
+        let (runner, code) = if has_code {
+            (Runner::Interpreter, Code::Interpreter(CodeContexts::new(interpreter, &cwd)))
+        } else {
+            match system::python_environment(&self.envd).await? {
+                Some(environment) => (Runner::Agent, Code::Agent(OnceLock::new(), environment)),
+                None => (Runner::Nothing, Code::Nothing),
+            }
+        };
+        self.set_runner(runner);
         let agent = Arc::new(FileAgent::new(self.envd.clone()));
         let files = E2bFiles::new(self.envd.clone(), agent, &cwd);
-        let code = has_code.then(|| CodeContexts::new(interpreter, &cwd));
         Ok(Parts { cwd, files, code })
     }
 
@@ -104,8 +140,27 @@ impl E2bInstance {
         if is_known { limit } else { Duration::ZERO }
     }
 
-    async fn contexts(&self, operation: &'static str) -> Result<&CodeContexts> {
-        self.parts().await?.code.as_ref().ok_or_else(|| no_code(operation))
+    /// Returns the verbs of code.
+    async fn code_ops(&self, operation: &'static str) -> Result<&dyn CodeOps> {
+        let parts = self.parts().await?;
+        match &parts.code {
+            Code::Interpreter(contexts) => Ok(contexts),
+            Code::Agent(used, environment) => self.agent(parts, used, environment)?.code().await,
+            Code::Nothing => Err(no_code(operation)),
+        }
+    }
+
+    fn agent<'a>(
+        &self,
+        parts: &Parts,
+        used: &'a OnceLock<Arc<CodeAgent>>,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<&'a CodeAgent> {
+        if let Some(agent) = used.get() {
+            return Ok(agent);
+        }
+        let agent = CodeAgent::shared(&self.envd, &parts.cwd, environment)?;
+        Ok(used.get_or_init(|| agent))
     }
 
     async fn files(&self) -> Result<&E2bFiles> {
@@ -136,9 +191,10 @@ impl Instance for E2bInstance {
     }
 
     fn capabilities(&self) -> Capabilities {
-        match self.has_code.load(Ordering::Relaxed) {
-            true => capabilities(),
-            false => commands_only(),
+        match self.runner() {
+            Runner::Interpreter => with_interpreter(),
+            Runner::Agent => with_agent(),
+            Runner::Nothing => commands_only(),
         }
     }
 
@@ -147,9 +203,9 @@ impl Instance for E2bInstance {
     }
 
     fn code(&self) -> Result<&dyn CodeOps> {
-        match self.has_code.load(Ordering::Relaxed) {
-            true => Ok(self),
-            false => Err(no_code("run_code")),
+        match self.runner() {
+            Runner::Interpreter | Runner::Agent => Ok(self),
+            Runner::Nothing => Err(no_code("run_code")),
         }
     }
 
@@ -215,8 +271,13 @@ impl Life for E2bInstance {
     }
 
     async fn reset(&self, _: &CallContext) -> Result<()> {
-        if let Ok(contexts) = self.contexts("reset").await {
-            contexts.restart_all("reset").await?;
+        let parts = self.parts().await?;
+        match &parts.code {
+            Code::Interpreter(contexts) => contexts.restart_all("reset").await?,
+            Code::Agent(used, environment) => {
+                self.agent(parts, used, environment)?.restart_all().await?;
+            }
+            Code::Nothing => {}
         }
         self.commands.end_all().await
     }
@@ -236,7 +297,9 @@ impl Life for E2bInstance {
         if let Ok(described) = api.sandbox(call, "fork", &id).await {
             handle.set_described(described);
         }
-        Ok(open(E2bInstance::new(handle)))
+        let copy = E2bInstance::new(handle);
+        copy.set_runner(self.runner());
+        Ok(open(copy))
     }
 
     async fn metrics(&self, call: &CallContext) -> Result<Metrics> {
@@ -338,60 +401,72 @@ fn show(line: &LogLine) -> String {
 #[async_trait]
 impl CodeOps for E2bInstance {
     async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
-        self.contexts("run_code").await?.run(call, request).await
-    }
-
-    async fn create_context(&self, _: &CallContext, spec: ContextSpec) -> Result<Context> {
-        CodeContexts::check(&spec)?;
-        let parts = self.parts().await?;
-        if let Some(cwd) = &spec.cwd {
-            let path = resolve_directory(&parts.cwd, cwd);
-            parts.files.make_directory(&path, true).await?;
+        let events = self.code_ops("run_code").await?.run_code(call, request).await?;
+        match self.runner() {
+            Runner::Agent => Ok(self.handle.explain_run(events)),
+            _ => Ok(events),
         }
-        self.contexts("create_context").await?.create(spec).await
     }
 
-    async fn list_contexts(&self, _: &CallContext) -> Result<Vec<Context>> {
-        self.contexts("list_contexts").await?.list().await
+    async fn create_context(&self, call: &CallContext, spec: ContextSpec) -> Result<Context> {
+        let parts = self.parts().await?;
+        if let Code::Interpreter(_) = &parts.code {
+            CodeContexts::check(&spec)?;
+            if let Some(cwd) = &spec.cwd {
+                let path = resolve_directory(&parts.cwd, cwd);
+                parts.files.make_directory(&path, true).await?;
+            }
+        }
+        self.code_ops("create_context").await?.create_context(call, spec).await
     }
 
-    async fn restart_context(&self, _: &CallContext, id: &str) -> Result<()> {
-        self.contexts("restart_context").await?.restart("restart_context", id).await
+    async fn list_contexts(&self, call: &CallContext) -> Result<Vec<Context>> {
+        self.code_ops("list_contexts").await?.list_contexts(call).await
     }
 
-    async fn delete_context(&self, _: &CallContext, id: &str) -> Result<()> {
-        self.contexts("delete_context").await?.delete(id).await
+    async fn restart_context(&self, call: &CallContext, id: &str) -> Result<()> {
+        self.code_ops("restart_context").await?.restart_context(call, id).await
+    }
+
+    async fn delete_context(&self, call: &CallContext, id: &str) -> Result<()> {
+        self.code_ops("delete_context").await?.delete_context(call, id).await
     }
 
     async fn get_variable(
         &self,
-        _: &CallContext,
+        call: &CallContext,
         context: Option<&str>,
         name: &str,
     ) -> Result<Value> {
-        self.contexts("get_variable").await?.get_variable(context, name).await
+        self.code_ops("get_variable").await?.get_variable(call, context, name).await
     }
 
     async fn set_variables(
         &self,
-        _: &CallContext,
+        call: &CallContext,
         context: Option<&str>,
         values: Map<String, Value>,
     ) -> Result<()> {
-        self.contexts("set_variables").await?.set_variables(context, values).await
+        self.code_ops("set_variables").await?.set_variables(call, context, values).await
     }
 
     fn is_executing(&self, context: Option<&str>) -> bool {
-        let code = self.parts.get().and_then(|parts| parts.code.as_ref());
-        code.is_some_and(|code| code.is_executing(context))
+        match self.parts.get().map(|parts| &parts.code) {
+            Some(Code::Interpreter(contexts)) => CodeOps::is_executing(contexts, context),
+            Some(Code::Agent(used, _)) => {
+                let code = used.get().and_then(|agent| agent.started());
+                code.is_some_and(|code| code.is_executing(context))
+            }
+            Some(Code::Nothing) | None => false,
+        }
     }
 
-    async fn interrupt(&self, _: &CallContext, context: Option<&str>) -> Result<bool> {
-        self.contexts("interrupt").await?.interrupt(context).await
+    async fn interrupt(&self, call: &CallContext, context: Option<&str>) -> Result<bool> {
+        self.code_ops("interrupt").await?.interrupt(call, context).await
     }
 
-    async fn register_tool(&self, _: &CallContext, _: Tool) -> Result<()> {
-        Err(unsupported("register_tool"))
+    async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()> {
+        self.code_ops("register_tool").await?.register_tool(call, tool).await
     }
 }
 
@@ -502,7 +577,8 @@ impl PackageOps for E2bInstance {
         };
         system::install_python(&self.envd, &names, upgrade).await?;
         match &self.parts().await?.code {
-            Some(code) if !names.is_empty() => code.refresh_packages().await,
+            Code::Interpreter(code) if !names.is_empty() => code.refresh_packages().await,
+            // A worker of the agent looks for new packages of the user by itself.
             _ => Ok(()),
         }
     }

@@ -3,7 +3,8 @@
 //! The control plane of the provider has sandboxes, templates, snapshots, pauses and forks over REST. In a sandbox, a daemon
 //! has processes and files over the Connect protocol, and the code interpreter has contexts, each a Jupyter kernel, over
 //! HTTP. Copies, archives, searches and modes of files, which the daemon has no requests for, are done by an agent that runs
-//! as a process of the sandbox while they are in use.
+//! as a process of the sandbox while they are in use. In a template without the code interpreter, a resident agent runs code
+//! in workers of its own, where there is Python.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -35,6 +36,7 @@ mod backend;
 mod capabilities;
 mod client_factory;
 mod code;
+mod code_agent;
 mod config;
 mod create;
 mod describe;

@@ -1,6 +1,6 @@
 //! The handle of one sandbox: what is known of it here, and what ends with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +14,7 @@ use sandbox_core::{
 
 use crate::auth::SandboxAuth;
 use crate::client_factory::{E2bClients, SandboxClient};
+use crate::code_agent::AgentLink;
 use crate::describe;
 use crate::wire::{Connected, Described};
 
@@ -39,6 +40,8 @@ pub(crate) struct RemoteSandbox {
     /// The owner renews the expiry.
     is_owned: bool,
     state: Mutex<State>,
+    /// The agent that runs code there, where it was used.
+    agent: Mutex<Weak<AgentLink>>,
 }
 
 #[derive(Debug)]
@@ -59,7 +62,8 @@ impl RemoteSandbox {
             connected.envd_access_token.or_else(|| described.envd_access_token.clone());
         connected.domain = connected.domain.or_else(|| described.domain.clone());
         let id = connected.sandbox_id.clone();
-        Self { clients, id, is_owned, state: Mutex::new(State { connected, described }) }
+        let state = Mutex::new(State { connected, described });
+        Self { clients, id, is_owned, state, agent: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -69,6 +73,11 @@ impl RemoteSandbox {
     /// Returns the id at the service.
     pub(crate) fn local_id(&self) -> &str {
         &self.id
+    }
+
+    /// Has the end of the sandbox cut the connection to its agent.
+    pub(crate) fn ends_agent(&self, agent: &Arc<AgentLink>) {
+        *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(agent);
     }
 
     /// Returns the last description of the sandbox.
@@ -196,7 +205,12 @@ impl Remote for RemoteSandbox {
         api.set_timeout(&CallContext::new(), &self.id, owned_expiry(lifetime)).await
     }
 
-    fn ended(&self) {}
+    fn ended(&self) {
+        let agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        if let Some(agent) = agent {
+            agent.end();
+        }
+    }
 }
 
 /// Returns what is known of the sandbox.

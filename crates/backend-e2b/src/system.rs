@@ -1,7 +1,9 @@
 //! What a sandbox is asked by small scripts: its working directory, its processor time, and packages.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sandbox_agent_client::parse_environment;
 use sandbox_core::{Error, ErrorKind, Metrics, Result};
 use sandbox_engine::system_packages;
 
@@ -9,6 +11,12 @@ use crate::envd::{Envd, Output, StartProcess};
 
 /// Makes a directory, if one is named, and prints the working directory.
 const DIRECTORY: &str = r#"if [ "$1" ]; then mkdir -p -- "$1" && cd -- "$1" || exit 1; fi; pwd"#;
+
+/// Prints the environment variables of programs, where there is a Python that the agent can run in.
+const PYTHON: &str = r#"python=$(command -v python3 || command -v python) || exit 96
+exec "$python" -I -S -c 'import os, sys
+if sys.version_info < (3, 9): sys.exit(96)
+os.write(1, b"".join(b"%s=%s\0" % pair for pair in os.environb.items()))'"#;
 
 /// Prints the processor time in ticks, the ticks of a second, and the number of processes.
 const PROCESSOR: &str = r#"read -r _ user nice system _ _ irq softirq _ </proc/stat
@@ -20,7 +28,7 @@ echo $((user + nice + system + irq + softirq)) "$(getconf CLK_TCK 2>/dev/null ||
 const PIP: &str = r#"command -v python3 >/dev/null || exit 96
 exec python3 -m pip install --no-input --disable-pip-version-check "$@""#;
 
-/// Status of [`PIP`] where there is no Python.
+/// Status of [`PYTHON`] and [`PIP`] where there is no Python.
 const NO_PYTHON: i32 = 96;
 
 /// Interval of attempts to reach a sandbox that was just created.
@@ -62,6 +70,17 @@ pub(crate) async fn working_directory(
             Err(Error::new(ErrorKind::Protocol, "create", message))
         }
     }
+}
+
+/// Returns the environment variables that programs start with, or `None` where there is no Python 3.9 or later.
+///
+/// # Errors
+/// What kept the sandbox from answering.
+pub(crate) async fn python_environment(envd: &Envd) -> Result<Option<BTreeMap<String, String>>> {
+    // Without a variable of ours: what is found is what programs have.
+    let script = StartProcess::shell(PYTHON, []);
+    let output = envd.run_process("create", &script).await?;
+    Ok((output.status == 0).then(|| parse_environment(&output.stdout)))
 }
 
 /// Returns true for errors of a sandbox whose daemon does not listen yet.

@@ -17,7 +17,7 @@ use sandbox_core::{
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::{Handle, Id};
 
-use crate::agent::AgentLink;
+use crate::agent::{AgentLink, ModalRoute};
 use crate::api::{self, Api, Created, SecretOf, from_tags, to_tags};
 use crate::capabilities::MAX_LIFETIME;
 use crate::client_factory::ApiFactory;
@@ -395,7 +395,8 @@ pub(crate) fn open(
         let token = from_tags(&listed.tags).remove(AGENT).unwrap_or_else(|| sandbox_id.clone());
         let factory = Arc::clone(factory);
         let (task_id, access) = (created.task_id, created.access);
-        let link = AgentLink::new(factory, &sandbox_id, Secret::new(token), task_id, access);
+        let route = ModalRoute::new(factory, &sandbox_id, task_id, access);
+        let link = AgentLink::new(route, Secret::new(token));
         AgentPart::new(link, Setup { id, cwd, spec, isolation })
     });
     let remote = RemoteSandbox::new(Arc::clone(factory), listed, record, Arc::clone(&part.link));

@@ -1,18 +1,18 @@
 //! The verbs that the agent gives: code, commands, files, packages and ports of one sandbox.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
-use sandbox_cloud::DeferredPart;
+use sandbox_agent_client::{AgentHost, is_without_python};
+use sandbox_cloud::{DeferredPart, SharedByKey};
 use sandbox_core::{
-    ContextSpec, CreateSpec, Error, Instance, IsolationInfo, Metrics, Result, SandboxId,
-    TunnelInfo, Variant,
+    CreateSpec, Error, Instance, IsolationInfo, Metrics, Result, SandboxId, TunnelInfo, Variant,
 };
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
-use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
+use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::process::EndReason;
 use sandbox_engine::{
     Connection, InstanceHooks, Packages, Ports, SandboxBase, SandboxBaseSpec, Servers,
@@ -22,7 +22,7 @@ use sandbox_shell::ShellFiles;
 use tokio::runtime::Id;
 use tokio::sync::OnceCell;
 
-use crate::agent::{self, AgentHost, AgentLink, NEEDS_PYTHON, is_without_python};
+use crate::agent::{AgentLink, NEEDS_PYTHON};
 use crate::capabilities::{capabilities, commands_only};
 use crate::shell::{ImageShell, ShellCommands};
 
@@ -57,7 +57,7 @@ pub(crate) struct Setup {
 type Key = (String, String, Id);
 
 /// The agents of this process. All handles for one sandbox share one.
-static PARTS: LazyLock<Mutex<HashMap<Key, Weak<AgentPart>>>> = LazyLock::new(Mutex::default);
+static PARTS: LazyLock<SharedByKey<Key, AgentPart>> = LazyLock::new(SharedByKey::default);
 
 /// Returns the agent that this process has for a sandbox on that runtime, or the one that `make` makes.
 pub(crate) fn shared(
@@ -65,16 +65,7 @@ pub(crate) fn shared(
     make: impl FnOnce() -> AgentPart,
 ) -> Arc<AgentPart> {
     let key = (server.to_owned(), id.to_owned(), runtime);
-    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
-    parts.retain(|_, part| part.strong_count() > 0);
-    if let Some(part) =
-        parts.get(&key).and_then(Weak::upgrade).filter(|part| !part.link.has_ended())
-    {
-        return part;
-    }
-    let part = Arc::new(make());
-    parts.insert(key, Arc::downgrade(&part));
-    part
+    PARTS.get_or_make(key, |part| !part.link.has_ended(), make)
 }
 
 impl AgentPart {
@@ -119,13 +110,13 @@ impl AgentPart {
             env: env.clone(),
             cwd: cwd.clone(),
         };
-        let host = Arc::new(AgentHost { link: Arc::clone(&self.link), context: None });
+        let host = Arc::new(AgentHost { agent: Arc::clone(&self.link), context: None });
         let programs: Arc<dyn ProcessHost> = host;
         let (link, directory) = (Arc::clone(&self.link), cwd.clone());
         let mut base = SandboxBase::remote_with_end(Arc::clone(end_reason), programs, None, base)
             .with_files_of(move || {
                 let (link, directory) = (Arc::clone(&link), directory.clone());
-                async move { agent::files(&link, &directory).await }
+                async move { link.files(&directory).await }
             });
         base.id = id.clone();
         if python.has_package {
@@ -133,18 +124,9 @@ impl AgentPart {
                 Some(Packages::inside(PathBuf::from(python.executable), site, Vec::new()));
         }
         let worker = WorkerSpec { env, cwd: cwd.clone() };
-        let link = Arc::clone(&self.link);
-        let host_of = move |context: &str| -> Arc<dyn ProcessHost> {
-            Arc::new(AgentHost { link: Arc::clone(&link), context: Some(context.to_owned()) })
-        };
         let ended = Arc::clone(end_reason);
-        let contexts = Contexts::with(Variant::MODAL, "python", ended, worker, host_of);
-        for kept in connection.kept_contexts().await?.into_iter().filter(|id| id != DEFAULT_CONTEXT)
-        {
-            let mut context = ContextSpec::default();
-            context.id = Some(kept);
-            contexts.create(context)?;
-        }
+        let contexts = self.link.contexts(Variant::MODAL, ended, worker);
+        connection.adopt_contexts(&contexts).await?;
         for (kept, streams) in connection.kept_commands().await? {
             // A command that has ended meanwhile is no command any more.
             if let Ok(spawned) = connection.spawn(streams).await {
@@ -186,8 +168,7 @@ impl AgentPart {
 
     /// Returns the variables of the sandbox, those of its image among them.
     pub(crate) fn environment(&self) -> BTreeMap<String, String> {
-        let mut env = self.link.environment();
-        env.entry("HOME".to_owned()).or_insert_with(|| "/root".to_owned());
+        let mut env = self.link.known_environment();
         env.extend(self.setup.spec.env.clone());
         let secrets = self.setup.spec.secrets.iter();
         env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, TryStreamExt as _};
+use sandbox_agent_client::commands_alone;
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, PtySize, Result, Retry, Variant};
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_shell::{
@@ -64,12 +65,7 @@ impl ImageShell {
 
 /// Returns the error for code in an image without Python.
 pub(crate) fn no_python(operation: &'static str) -> Error {
-    let message =
-        "the image of this sandbox has no Python 3.9 or later, so only commands and files work";
-    Error::unsupported(operation, message)
-        .with_context("variant", Variant::MODAL.as_str())
-        .with_context("missing", "python")
-        .with_hint(NEEDS_PYTHON)
+    commands_alone(operation, Variant::MODAL, NEEDS_PYTHON)
 }
 
 /// Returns the id by which a terminal is known here: its size cannot be asked for.
@@ -252,7 +248,7 @@ impl ProcessHost for ShellCommands {
     }
 
     fn kill(&self) {
-        self.0.link.kill();
+        AgentLink::kill(&self.0.link);
     }
 
     async fn closed(&self) {

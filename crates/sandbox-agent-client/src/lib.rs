@@ -15,6 +15,7 @@ mod files;
 mod message;
 mod process;
 mod python;
+mod resident;
 mod streams;
 mod tunnel;
 mod usage;
@@ -40,6 +41,10 @@ pub use self::files::AgentFiles;
 use self::message::{AgentReply, AgentRequest, CONTROL, STDERR, STDIN, STDOUT, VERSION, stream};
 use self::process::{AgentProcess, AgentTerminal, ProcessState};
 pub use self::python::AgentPython;
+pub use self::resident::{
+    AgentHost, AgentRoute, AgentStreams, ResidentAgent, START_PYTHON, commands_alone,
+    is_without_python, parse_environment, without_python,
+};
 use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{AgentListener, AgentPorts, Listener, PeerProcess, Tunnel};
 pub use self::usage::AgentUsage;

@@ -10,6 +10,7 @@
 //!   refuses the operations of a sandbox that has ended.
 //! - [`find_one`], [`page`], [`health`]: answers of a backend that are alike for all providers.
 //! - [`DeferredFacets`]: commands, files and packages of a part that is started when a verb first needs it.
+//! - [`SharedByKey`]: what all handles of this process for one sandbox share.
 //! - `http::websocket`, with the feature `websocket`: connections for both directions, with the same credentials and errors.
 
 #![warn(clippy::missing_errors_doc)]
@@ -22,7 +23,9 @@ pub mod health;
 pub mod http;
 mod lifetime_hooks;
 mod listing;
+mod outcomes;
 mod remote_lifetime;
+mod shared;
 mod state_store;
 
 pub use create::{Cancellation, CreateGuard, create_or_find};
@@ -31,4 +34,5 @@ pub use deferred::{DeferredFacets, DeferredPart};
 pub use lifetime_hooks::check_lifetime;
 pub use listing::{Identity, find_one, page};
 pub use remote_lifetime::{Connections, Remote, RemoteLifetime};
+pub use shared::SharedByKey;
 pub use state_store::{MAX_RECORD_AGE, StateStore, state_directory};

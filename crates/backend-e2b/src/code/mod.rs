@@ -2,6 +2,7 @@
 
 mod context;
 mod interpreter;
+mod ops;
 mod run;
 mod variables;
 mod wire;
@@ -134,7 +135,7 @@ impl CodeContexts {
     }
 
     /// Starts code.
-    pub(crate) async fn run(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
+    async fn run(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
         check_run(&request)?;
         let (id, language) = (request.context.clone(), request.language.clone());
         let context = self.for_run(id.as_deref(), language.as_deref()).await?;
@@ -149,7 +150,7 @@ impl CodeContexts {
     }
 
     /// Creates a context from a checked spec.
-    pub(crate) async fn create(&self, spec: ContextSpec) -> Result<Context> {
+    async fn create(&self, spec: ContextSpec) -> Result<Context> {
         let operation = "create_context";
         if let Some(id) = &spec.id
             && self.find(operation, Some(id)).await?.is_some()
@@ -192,7 +193,7 @@ impl CodeContexts {
     }
 
     /// Lists the contexts, `default` first, with those of other handles last.
-    pub(crate) async fn list(&self) -> Result<Vec<Context>> {
+    async fn list(&self) -> Result<Vec<Context>> {
         let there = self.interpreter.contexts("list_contexts").await?;
         let default = self.default_of(PYTHON, &there);
         let (known, mut all): (Vec<_>, Vec<_>) = {
@@ -224,7 +225,7 @@ impl CodeContexts {
     }
 
     /// Ends the interpreter of a context and starts it again, empty.
-    pub(crate) async fn restart(&self, operation: &'static str, id: &str) -> Result<()> {
+    async fn restart(&self, operation: &'static str, id: &str) -> Result<()> {
         let context = self.existing(operation, Some(id)).await?;
         context.restart(operation).await
     }
@@ -239,7 +240,7 @@ impl CodeContexts {
     }
 
     /// Ends a context and removes it.
-    pub(crate) async fn delete(&self, id: &str) -> Result<()> {
+    async fn delete(&self, id: &str) -> Result<()> {
         if id == DEFAULT_CONTEXT {
             return Err(Error::invalid("context", "`default` cannot be deleted; reset it instead"));
         }
@@ -253,18 +254,18 @@ impl CodeContexts {
     }
 
     /// Returns true while code of this handle runs in the context.
-    pub(crate) fn is_executing(&self, id: Option<&str>) -> bool {
+    fn has_run(&self, id: Option<&str>) -> bool {
         let all = self.all();
         all.get(id.unwrap_or(DEFAULT_CONTEXT)).is_some_and(|context| context.is_executing())
     }
 
     /// Interrupts the run of this handle in the context.
-    pub(crate) async fn interrupt(&self, id: Option<&str>) -> Result<bool> {
+    async fn stop(&self, id: Option<&str>) -> Result<bool> {
         Ok(self.existing("interrupt", id).await?.stop(Stop::Interrupted))
     }
 
     /// Reads a variable.
-    pub(crate) async fn get_variable(&self, id: Option<&str>, name: &str) -> Result<Value> {
+    async fn read_variable(&self, id: Option<&str>, name: &str) -> Result<Value> {
         let operation = "get_variable";
         check_name(name)?;
         let context = self.of_python(operation, id).await?;
@@ -274,11 +275,7 @@ impl CodeContexts {
     }
 
     /// Sets variables: all of them, or none.
-    pub(crate) async fn set_variables(
-        &self,
-        id: Option<&str>,
-        values: Map<String, Value>,
-    ) -> Result<()> {
+    async fn write_variables(&self, id: Option<&str>, values: Map<String, Value>) -> Result<()> {
         let operation = "set_variables";
         values.keys().try_for_each(|name| check_new_name(name))?;
         let context = self.of_python(operation, id).await?;

@@ -13,7 +13,7 @@ use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::process::EndReason;
 
 use super::Envd;
-use super::process::{BEFORE_COMMAND, EnvdProcesses, TAG, Words, connect};
+use super::process::{AGENT, BEFORE_COMMAND, EnvdProcesses, TAG, Words, connect};
 use super::run::{InputKind, Listed};
 use crate::error::no_code;
 
@@ -71,7 +71,7 @@ impl EnvdCommands {
         let mut all = self.envd.processes(operation).await?;
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|listed| match word(listed) {
-            // Scripts, and the agent for files, have no word.
+            // Scripts, and programs that lead to an agent, have no word.
             Some(word) => !words.contains(word),
             None => !listed.tag.as_deref().is_some_and(|tag| tag.starts_with(TAG)),
         });
@@ -121,7 +121,8 @@ impl EnvdCommands {
 /// Returns the secret word of a command that this library has started.
 fn word(listed: &Listed) -> Option<&str> {
     let is_command = listed.config.args.len() > BEFORE_COMMAND;
-    listed.tag.as_deref()?.strip_prefix(TAG).filter(|_| is_command)
+    let word = listed.tag.as_deref()?.strip_prefix(TAG)?;
+    (is_command && !word.starts_with(AGENT)).then_some(word)
 }
 
 /// Returns true for a script of this library.
@@ -206,6 +207,8 @@ mod tests {
         let line = ours(&["/bin/sh", "-c", "sleep 5; echo x"]);
         assert_eq!((word(&line), &*command_line(&line)), (Some("w"), "sleep 5; echo x"));
         assert_eq!(command_line(&ours(&["sleep", "5"])), "sleep 5");
+        let agent = listed(Some("code-sandboxes.agent.w"), &[&before[..], &["-I", "-B"]].concat());
+        assert_eq!(word(&agent), None);
         let theirs = listed(None, &["-l", "-c", "true"]);
         assert_eq!((word(&theirs), &*command_line(&theirs)), (None, "/bin/sh -l -c true"));
         assert_eq!(describe(&theirs).id, "pid-7");

@@ -29,7 +29,7 @@ use crate::wire::Measured;
 
 pub(crate) use self::commands::EnvdCommands;
 pub(crate) use self::files::E2bFiles;
-pub(crate) use self::process::StartProcess;
+pub(crate) use self::process::{StartProcess, agent_tag};
 pub(crate) use self::run::{Output, PipedProcess};
 
 /// Interval, in seconds, in which the daemon says that a stream is alive.

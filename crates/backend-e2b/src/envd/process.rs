@@ -41,6 +41,9 @@ exit $?"#;
 /// The tag of every process of ours begins with this.
 pub(super) const TAG: &str = "code-sandboxes.";
 
+/// What follows in the tag of a process that leads to an agent.
+pub(super) const AGENT: &str = "agent.";
+
 /// Arguments of the outer and the inner script before those of the command.
 pub(super) const BEFORE_COMMAND: usize = 10;
 
@@ -59,6 +62,11 @@ const MAX_ARGUMENTS: usize = (2 << 20) - (128 << 10);
 
 const SIGKILL: i32 = 9;
 const SIGKILL_STATUS: i32 = 128 + SIGKILL;
+
+/// Returns a tag for a process that leads to an agent.
+pub(crate) fn agent_tag(nonce: &str) -> String {
+    format!("{TAG}{AGENT}{nonce}")
+}
 
 /// A process to start.
 #[derive(Clone, Debug, Default)]

@@ -294,7 +294,7 @@ pub(crate) struct PipedProcess {
     envd: Envd,
     pid: u32,
     events: ProcessEvents,
-    /// The last line on standard error, which explains an early end.
+    /// The last of standard error, which explains an early end.
     stderr: Vec<u8>,
 }
 
@@ -317,13 +317,6 @@ impl PipedInput {
             tracing::debug!(%error, "a standard input is not closed");
         }
     }
-
-    /// Kills the process, which takes what it has started along.
-    pub(crate) async fn kill(self) {
-        if let Err(error) = self.envd.kill("agent", self.pid).await {
-            tracing::debug!(%error, "the agent for files is not ended, and ends by itself");
-        }
-    }
 }
 
 impl PipedProcess {
@@ -332,7 +325,7 @@ impl PipedProcess {
         PipedInput { envd: self.envd.clone(), pid: self.pid }
     }
 
-    /// Waits for the next output. The last item is an error, with what the process has said at its end.
+    /// Waits for the next output. Returns `None` when the process has ended.
     pub(crate) async fn output(&mut self) -> Option<Result<Bytes>> {
         const MAX_SAID: usize = 4 << 10;
         loop {
@@ -344,16 +337,15 @@ impl PipedProcess {
                     self.stderr.drain(..excess);
                 }
                 Ok(ProcessEvent::Started(_)) => {}
-                Ok(ProcessEvent::Ended(end)) => {
-                    let stderr = std::mem::take(&mut self.stderr);
-                    let said = Output { stderr, ..Output::default() }.last_error();
-                    let message = format!("the process has ended ({}) {said}", end.status);
-                    let error = Error::new(ErrorKind::Unavailable, "agent", message.trim());
-                    return Some(Err(error));
-                }
+                Ok(ProcessEvent::Ended(_)) => return None,
                 Err(error) => return Some(Err(error)),
             }
         }
+    }
+
+    /// Returns the last line of standard error.
+    pub(crate) fn last_error(self) -> String {
+        Output { stderr: self.stderr, ..Output::default() }.last_error()
     }
 }
 

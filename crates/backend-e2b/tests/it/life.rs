@@ -7,8 +7,6 @@ use sandbox_core::{
     Backend, CallContext, ErrorKind, ListQuery, Sandbox, SandboxStatus, Secret, Tags,
 };
 
-use sandbox_server::e2b::Fault;
-
 use super::attached;
 use super::support::Cloud;
 
@@ -166,17 +164,9 @@ async fn figures_ports_templates_and_health() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_template_without_code_has_commands_and_files() {
+async fn a_template_that_is_not_there_has_a_way_to_the_others() {
     let cloud = Cloud::start().await;
     let missing = cloud.builder().environment("no-such-template").create().await.unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing:?}");
     assert!(missing.hint().unwrap().contains("environments"));
-    // As the provider's proxy answers where nothing listens for code.
-    cloud.faults.fail("GET /health", Fault::Status(404), 1);
-    let sandbox = cloud.builder().environment("base").create().await.unwrap();
-    assert!(!sandbox.capabilities().run_code && sandbox.capabilities().commands);
-    assert_eq!(sandbox.commands().run("echo x").await.unwrap().stdout, "x\n");
-    let refused = sandbox.run_code("1").await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(refused.hint().unwrap().contains("code-interpreter-v1"), "{refused:?}");
 }

@@ -8,6 +8,9 @@ use sandbox_core::Secret;
 use sandbox_server::e2b::{E2bOptions, E2bServer, Faults};
 use tempfile::TempDir;
 
+/// A template without the code interpreter.
+pub(crate) const BASE: &str = "base";
+
 /// A server, and what it is made to fail with.
 pub(crate) struct Cloud {
     pub(crate) server: E2bServer,
@@ -18,6 +21,7 @@ pub(crate) struct Cloud {
 impl Cloud {
     pub(crate) async fn start() -> Self {
         let faults = Faults::default();
+        faults.remove_code_interpreter(BASE);
         let mut options = E2bOptions::default();
         options.faults = Some(faults.clone());
         let state = tempfile::tempdir().expect("a directory");

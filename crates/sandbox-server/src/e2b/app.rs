@@ -13,7 +13,7 @@ use sandbox_core::Backend;
 
 use super::CodeInterpreter;
 use super::create::Creates;
-use super::error::{ApiError, sandbox_gone};
+use super::error::{ApiError, port_closed, sandbox_gone};
 use super::faults::Faults;
 use super::proxy;
 use super::record::Record;
@@ -120,6 +120,12 @@ pub(super) async fn route(
             Some(record) => proxy::forward(&app, &record, target.port, request).await,
             None => sandbox_gone(&target.id),
         };
+    }
+    if target.port == CODE_PORT
+        && let (Some(faults), Some(record)) = (&app.faults, app.find(&target.id))
+        && !faults.has_code_interpreter(&record.template)
+    {
+        return port_closed(&target.id, CODE_PORT);
     }
     request.extensions_mut().insert(target);
     next.run(request).await

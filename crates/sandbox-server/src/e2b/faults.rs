@@ -1,5 +1,6 @@
 //! Failures on demand, for tests of clients: what the provider's edge and its envd do at their worst.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,6 +44,7 @@ pub struct Faults {
 struct Shared {
     planned: Mutex<Vec<Planned>>,
     process_traps: AtomicBool,
+    without_code: Mutex<BTreeSet<String>>,
     calls: Mutex<Vec<String>>,
 }
 
@@ -76,6 +78,18 @@ impl Faults {
 
     pub(super) fn has_process_traps(&self) -> bool {
         self.shared.process_traps.load(Ordering::Relaxed)
+    }
+
+    /// Has sandboxes of that template without the code interpreter: nothing listens on its port, as in the provider's
+    /// template `base`.
+    pub fn remove_code_interpreter(&self, template: impl Into<String>) {
+        let mut all = self.shared.without_code.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(template.into());
+    }
+
+    pub(super) fn has_code_interpreter(&self, template: &str) -> bool {
+        let all = self.shared.without_code.lock().unwrap_or_else(PoisonError::into_inner);
+        !all.contains(template)
     }
 
     /// Returns the requests so far, as `METHOD /path`, and forgets them. At most the last 10,000.
