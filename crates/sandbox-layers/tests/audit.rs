@@ -115,6 +115,50 @@ async fn what_cannot_be_written_down_does_not_run_unless_that_is_chosen() {
 }
 
 #[tokio::test]
+async fn on_a_full_disk_nothing_runs_and_the_log_is_whole_when_there_is_room_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let log = AuditLog::open(&path, AuditPolicy::default()).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).create().await.unwrap();
+    sandbox.run_code("kept = 41").await.unwrap();
+    log.flush().await;
+    // Each write to this device fails as one to a full disk does.
+    let note = path.join("head.new");
+    std::os::unix::fs::symlink("/dev/full", &note).unwrap();
+    let error = sandbox.run_code("open('trace', 'w').close()").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("No space left on device"), "{error}");
+
+    std::fs::remove_file(&note).unwrap();
+    assert!(!sandbox.files().exists("trace").await.unwrap());
+    assert_eq!(sandbox.run_code("kept + 1").await.unwrap().text(), Some("42"));
+    sandbox.terminate().await.unwrap();
+    log.flush().await;
+    assert_eq!(AuditLog::verify(&path).unwrap().problem, None);
+    assert_eq!(ends(&lines(&path), "run_code").len(), 2);
+}
+
+#[tokio::test]
+async fn a_log_that_is_cut_in_the_middle_of_a_line_shows_it_and_takes_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let log = AuditLog::open(&path, AuditPolicy::default()).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).create().await.unwrap();
+    sandbox.run_code("1").await.unwrap();
+    log.flush().await;
+    let whole = AuditLog::verify(&path).unwrap().lines;
+    let file = path.join("audit.jsonl");
+    let text = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &text[..text.len() - 20]).unwrap();
+    let report = AuditLog::verify(&path).unwrap();
+    assert_eq!(report.lines, whole - 1, "{report:?}");
+    assert!(report.problem.unwrap().contains("is cut"));
+    let error = sandbox.run_code("2").await.unwrap_err();
+    assert!(error.message().contains("lines of the audit log are missing"), "{error}");
+    sandbox.kill().await.ok();
+}
+
+#[tokio::test]
 async fn a_log_is_private() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("open");

@@ -140,7 +140,8 @@ impl AuditLog {
     ///
     /// # Errors
     /// `NotFound` without such a directory; otherwise as [`AuditLog::open`].
-    pub fn verify(path: &Path) -> Result<AuditReport> {
+    pub fn verify(path: impl AsRef<Path>) -> Result<AuditReport> {
+        let path = path.as_ref();
         check_there(path)?;
         let directory = opened(path, AuditPolicy::default())?;
         directory.verify().map_err(|error| unusable(path, &error))
@@ -150,7 +151,8 @@ impl AuditLog {
     ///
     /// # Errors
     /// `NotFound` without such a directory; otherwise as [`AuditLog::open`].
-    pub fn read(path: &Path, each: impl FnMut(&str) -> bool) -> Result<()> {
+    pub fn read(path: impl AsRef<Path>, each: impl FnMut(&str) -> bool) -> Result<()> {
+        let path = path.as_ref();
         check_there(path)?;
         let directory = opened(path, AuditPolicy::default())?;
         directory.read(each).map_err(|error| unusable(path, &error))
