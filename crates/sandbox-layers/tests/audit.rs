@@ -77,6 +77,26 @@ async fn everything_that_runs_or_changes_is_in_the_log() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_run_is_in_the_log_while_its_stream_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let log = AuditLog::open(&path, AuditPolicy::default()).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).create().await.unwrap();
+    let mut seen = sandbox.run_code("print('one')").stream().await.unwrap().lines();
+    while seen.next_line().await.is_some() {}
+    let mut told = sandbox.commands().run("echo two").start().await.unwrap().lines();
+    while told.next_line().await.is_some() {}
+    log.flush().await;
+    let all = lines(&path);
+    assert_eq!(ends(&all, "run_code")[0]["stdout"]["bytes"], 4, "{all:#?}");
+    assert_eq!(ends(&all, "start_command")[0]["result"]["exit_code"], 0, "{all:#?}");
+    drop((seen, told));
+    sandbox.terminate().await.unwrap();
+    log.flush().await;
+    assert_eq!(ends(&lines(&path), "run_code").len(), 1, "once");
+}
+
+#[tokio::test]
 async fn text_is_there_by_choice_and_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit");
