@@ -25,35 +25,24 @@ const OWN: [&str; 2] = ["--peers", "--containers"];
 /// Runs the table; whether every bar was met.
 pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     let target = workspace::target();
-    let Some(packages_python) =
-        virtual_environment(&target.join("test-env/python"), &PYTHON_PACKAGES)
-    else {
-        return Err("a Python with numpy and pandas could not be made".to_owned());
-    };
-    let Some(jupyter_python) = jupyter_environment(&target.join("test-env/jupyter")) else {
-        return Err("a Python with Jupyter could not be made".to_owned());
-    };
-    let Some(e2b_python) = requested(E2B)? else {
-        return Err("a Python with the SDK of E2B could not be made".to_owned());
-    };
+    let bench = ["build", "--profile", "optimized", "--package", "xtask", "--features", "bench"];
+    if !shown(cargo(&bench).args(["--bin", "xtask-bench"])) {
+        return Err("the optimized build failed".to_owned());
+    }
+    let program = target.join("optimized/xtask-bench");
+    let own = |argument: &&String| OWN.contains(&argument.as_str());
+    let passed: Vec<_> = arguments.iter().filter(|argument| !own(argument)).collect();
+    let mut command = Command::new(&program);
+    for need in needs(&program, &passed)? {
+        command.arg(format!("--{need}")).arg(prepared(&need, &target)?);
+    }
     let (peers, datalayer) = (target.join("bench-env"), folder_of(DATALAYER));
     if arguments.iter().any(|argument| argument == "--peers") {
         install_peers(&peers)?;
         requested(DATALAYER)?.ok_or("a Python with code-sandboxes 0.0.11 could not be made")?;
     }
-    let cli = ["build", "--profile", "optimized", "--package", "code-sandboxes-cli"];
-    let cli = [&cli[..], &["--features", "full"]].concat();
-    let bench = ["build", "--profile", "optimized", "--package", "xtask", "--features", "bench"];
-    if !(shown(&mut cargo(&cli)) && shown(cargo(&bench).args(["--bin", "xtask-bench"]))) {
-        return Err("the release build failed".to_owned());
-    }
-    let mut command = Command::new(target.join("optimized/xtask-bench"));
-    command.arg("--packages-python").arg(packages_python);
-    command.arg("--jupyter-python").arg(jupyter_python);
     command.arg("--datalayer-python").arg(datalayer.join("bin/python"));
-    command.arg("--e2b-python").arg(e2b_python);
     command.arg("--peers-python").arg(peers.join("bin/python"));
-    command.arg("--cli").arg(target.join("optimized/sandboxes"));
     let engine = arguments.iter().any(|argument| argument == "--containers");
     // It lives as long as this.
     let engine = engine.then(docker::engine).transpose()?;
@@ -64,8 +53,36 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     // Snapshots of the user are none of our business.
     command.env("CODE_SANDBOXES_STATE_DIR", target.join("bench-state"));
     command.arg("--json").arg(target.join("bench.json"));
-    command.args(arguments.iter().filter(|argument| !OWN.contains(&argument.as_str())));
+    command.args(passed);
     Ok(shown(&mut command))
+}
+
+/// Asks the measurements what they need besides their program.
+fn needs(program: &Path, arguments: &[&String]) -> Result<Vec<String>, String> {
+    let output = Command::new(program).arg("--needs").args(arguments).output();
+    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim_end().to_owned());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Builds or installs what the measurements need, and returns its path.
+fn prepared(need: &str, target: &Path) -> Result<PathBuf, String> {
+    match need {
+        "cli" => {
+            let build = ["build", "--profile", "optimized", "--package", "code-sandboxes-cli"];
+            let is_built = shown(cargo(&build).args(["--features", "full"]));
+            is_built.then(|| target.join("optimized/sandboxes")).ok_or("the optimized build failed")
+        }
+        "packages-python" => virtual_environment(&target.join("test-env/python"), &PYTHON_PACKAGES)
+            .ok_or("a Python with numpy and pandas could not be made"),
+        "jupyter-python" => jupyter_environment(&target.join("test-env/jupyter"))
+            .ok_or("a Python with Jupyter could not be made"),
+        "e2b-python" => requested(E2B)?.ok_or("a Python with the SDK of E2B could not be made"),
+        _ => Err("the measurements need something that has no recipe"),
+    }
+    .map_err(|why| format!("{need}: {why}"))
 }
 
 /// The interpreter that a test asks for by that variable. `None`: it could not be made.

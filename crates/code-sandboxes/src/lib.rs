@@ -92,6 +92,9 @@ mod documents {
     #[doc = include_str!("../README.md")]
     mod package {}
 
+    #[doc = include_str!("../../sandbox-layers/README.md")]
+    mod layers {}
+
     #[doc = include_str!("../../../README.md")]
     mod workspace {}
 

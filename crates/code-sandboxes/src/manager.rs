@@ -22,10 +22,10 @@ use futures_util::future::join_all;
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
     Layer, ListQuery, NetworkMode, NetworkPolicy, Page, Result, SandboxEnvironment, SandboxId,
-    SandboxInfo, SnapshotInfo, Variant,
+    SandboxInfo, SnapshotInfo, Tags, Variant,
 };
 
-use crate::Registry;
+use crate::{Registry, Sandbox, lacks_credentials};
 
 /// Several places as one backend. Cheap to clone.
 ///
@@ -172,6 +172,19 @@ impl Manager {
         listing
     }
 
+    /// Finds a running sandbox with all these tags that outlives its process, in all places at the same time. Of several
+    /// places the first one counts, and the oldest sandbox there.
+    ///
+    /// # Errors
+    /// Where none was found and a place could not be asked: an error that names each such place with its reason.
+    pub async fn find<K: Into<String>, V: Into<String>>(
+        &self,
+        tags: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Option<Sandbox>> {
+        let tags: Tags = tags.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        find(&self.places, &tags).await
+    }
+
     /// Checks the health of all places at the same time.
     pub async fn health_all(&self) -> Vec<(Variant, Result<Health>)> {
         let call = CallContext::new();
@@ -217,7 +230,26 @@ fn is_mended_elsewhere(error: &Error) -> bool {
     )
 }
 
-async fn pages(
+/// Finds a sandbox by its tags in places that are asked at the same time. A place without credentials has none.
+pub(crate) async fn find(places: &[Arc<dyn Backend>], tags: &Tags) -> Result<Option<Sandbox>> {
+    let asked = join_all(places.iter().map(|place| sandbox_core::Sandbox::find(place, tags)));
+    let mut failed = Vec::new();
+    for (place, answer) in places.iter().zip(asked.await) {
+        match answer {
+            Ok(Some(found)) => return Ok(Some(found.into())),
+            Ok(None) => {}
+            Err(error) if lacks_credentials(&error) => {}
+            Err(error) => failed.push((place.variant(), error)),
+        }
+    }
+    if failed.is_empty() {
+        return Ok(None);
+    }
+    Err(together("find", "no place has it, and not every place could be asked", failed))
+}
+
+/// Lists the sandboxes of one place, over all pages.
+pub(crate) async fn pages(
     place: &Arc<dyn Backend>,
     call: &CallContext,
     mut query: ListQuery,

@@ -3,12 +3,13 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use sandbox_core::{
-    Backend, CallContext, Error, ErrorKind, Instance, IntoVariant, Result, SandboxEnvironment,
-    SandboxId, SandboxInfo, SnapshotInfo, Tags, Variant,
+    Backend, CallContext, Error, ErrorKind, Instance, IntoVariant, ListQuery, Result,
+    SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Tags, Variant,
 };
 
-use crate::{Registry, SandboxBuilder};
+use crate::{Registry, SandboxBuilder, manager};
 
 /// A handle to one sandbox, of any variant of this build.
 ///
@@ -110,24 +111,17 @@ impl Sandbox {
         Ok(None)
     }
 
-    /// The oldest running sandbox with all these tags that outlives its process, of any variant of this build.
+    /// Finds a running sandbox with all these tags that outlives its process. The variants of this build are asked at the
+    /// same time; of several that have one the first in their order counts, and the oldest sandbox there.
     ///
     /// # Errors
-    /// Whatever keeps a backend from listing its sandboxes.
+    /// Where none was found and a variant could not be asked: an error that names each such variant with its reason.
     pub async fn find<K: Into<String>, V: Into<String>>(
         tags: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Option<Self>> {
         let tags: Tags = tags.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
-        for variant in detachable() {
-            let backend = Registry::new().backend(variant)?;
-            match sandbox_core::Sandbox::find(&backend, &tags).await {
-                Err(error) if lacks_credentials(&error) => {}
-                Err(error) => return Err(error),
-                Ok(Some(found)) => return Ok(Some(found.into())),
-                Ok(None) => {}
-            }
-        }
-        Ok(None)
+        let places = detachable().into_iter().map(|variant| Registry::new().backend(variant));
+        manager::find(&places.collect::<Result<Vec<_>>>()?, &tags).await
     }
 
     /// Finds a sandbox with all these tags, or makes one with default settings that lives for 24 hours. For other settings
@@ -143,16 +137,18 @@ impl Sandbox {
         Self::builder().tags(tags).get_or_create().await
     }
 
-    /// Lists the sandboxes of every variant of this build: those of this process, and those that outlive theirs. A cloud
-    /// without credentials is left out.
+    /// Lists the sandboxes of every variant of this build, which are asked at the same time: those of this process, and those
+    /// that outlive theirs. A cloud without credentials is left out.
     ///
     /// # Errors
     /// Whatever keeps a backend from listing them; never a part of the list instead. [`Sandbox::list_variant`] asks one alone,
     /// and [`Manager::list_all`](crate::Manager::list_all) gives what there is along with the errors.
     pub async fn list() -> Result<Vec<SandboxInfo>> {
+        let available = Registry::new().variants().into_iter().filter(|status| status.available);
+        let listed = join_all(available.map(|status| Self::list_variant(status.variant))).await;
         let mut all = Vec::new();
-        for status in Registry::new().variants().into_iter().filter(|status| status.available) {
-            match Self::list_variant(status.variant).await {
+        for sandboxes in listed {
+            match sandboxes {
                 Ok(sandboxes) => all.extend(sandboxes),
                 Err(error) if lacks_credentials(&error) => {}
                 // A container engine that is not installed has no sandboxes.
@@ -169,17 +165,7 @@ impl Sandbox {
     /// Whatever keeps the backend from listing them; never an empty list instead.
     pub async fn list_variant(variant: impl IntoVariant) -> Result<Vec<SandboxInfo>> {
         let backend = Registry::new().backend(variant.into_variant()?)?;
-        let call = CallContext::new();
-        let mut all = Vec::new();
-        let mut query = sandbox_core::ListQuery::default();
-        loop {
-            let page = backend.list(&call, query.clone()).await?;
-            all.extend(page.items);
-            match page.next {
-                Some(cursor) => query.cursor = Some(cursor),
-                None => return Ok(all),
-            }
-        }
+        manager::pages(&backend, &CallContext::new(), ListQuery::default()).await
     }
 
     /// Snapshots of a variant, the oldest first: what [`snapshot_name`](SandboxBuilder::snapshot_name) can name.

@@ -22,6 +22,8 @@ struct Place {
     creates: AtomicUsize,
     cells: Arc<dyn Backend>,
     last: std::sync::Mutex<Option<CreateSpec>>,
+    /// A sandbox that outlives its process here.
+    has: Option<Arc<dyn Instance>>,
 }
 
 impl Place {
@@ -35,6 +37,7 @@ impl Place {
             creates: AtomicUsize::new(0),
             cells,
             last: std::sync::Mutex::default(),
+            has: None,
         })
     }
 
@@ -68,12 +71,18 @@ impl Backend for Place {
     }
 
     async fn attach(&self, _: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
+        if let Some(instance) = &self.has {
+            return Ok(Arc::clone(instance));
+        }
         Err(Error::new(ErrorKind::NotFound, "attach", format!("no sandbox {}", id.local())))
     }
 
-    async fn list(&self, _: &CallContext, _: ListQuery) -> Result<Page<SandboxInfo>> {
+    async fn list(&self, _: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
         tokio::time::sleep(self.delay).await;
-        self.answer("list").map(|()| Page::last(Vec::new()))
+        self.answer("list")?;
+        let mut items: Vec<_> = self.has.iter().map(|instance| instance.info()).collect();
+        items.retain(|info| query.tags.iter().all(|(key, tag)| info.tags.get(key) == Some(tag)));
+        Ok(Page::last(items))
     }
 
     async fn environments(&self, _: &CallContext) -> Result<Vec<SandboxEnvironment>> {
@@ -200,6 +209,28 @@ async fn listings_ask_all_places_at_once_and_tell_errors_beside_the_results() {
 }
 
 #[tokio::test]
+async fn a_sandbox_is_found_by_its_labels_in_any_place_though_another_one_is_down() {
+    let mut has = Place::new("has", None);
+    let mut spec = CreateSpec::default();
+    spec.tags.insert("project".into(), "ml".into());
+    let made = has.cells.create(&CallContext::new(), spec).await.unwrap();
+    Arc::get_mut(&mut has).unwrap().has = Some(Arc::clone(&made));
+    let down = Place::new("down", Some(ErrorKind::Unavailable));
+    let mut slow = Place::new("slow", None);
+    Arc::get_mut(&mut slow).unwrap().delay = Duration::from_millis(200);
+    let manager = chain(&[&down, &slow, &has]);
+    let found = manager.find([("project", "ml")]).await.unwrap().expect("it is there");
+    assert_eq!(found.id(), made.info().id);
+    assert_eq!(found.run_code("6 * 7").await.unwrap().text(), Some("42"));
+
+    // "There is none" is said only where every place has answered.
+    let error = manager.find([("project", "other")]).await.unwrap_err();
+    assert!(error.message().ends_with("down: down says no"), "{error}");
+    assert!(chain(&[&slow, &has]).find([("project", "other")]).await.unwrap().is_none());
+    made.life().kill(&CallContext::new()).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_open_breaker_makes_the_chain_go_on_at_once_and_open_ones_everywhere_are_told() {
     let policy = BreakerPolicy { failure_threshold: 1, ..BreakerPolicy::default() };
     let guarded = |place: &Arc<Place>| {
@@ -232,11 +263,16 @@ async fn an_open_breaker_makes_the_chain_go_on_at_once_and_open_ones_everywhere_
 #[test]
 fn a_manager_needs_places_and_knows_only_those() {
     let error = Manager::new([]).unwrap_err();
+    assert_eq!(error.message(), "`places` must not be empty: name at least one backend");
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     let place = Place::new("works", None);
     let manager = chain(&[&place]);
     let error = manager.place(Variant::MODAL).unwrap_err();
     assert_eq!(error.message(), "modal is not managed here; use works");
+    let none = manager.clone().with_chain([]).unwrap_err();
+    assert_eq!(none.message(), "`fallback` must name at least one variant");
+    let unknown = manager.with_chain([place.variant, Variant::MODAL]).unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::InvalidArgument);
     let twice = [&place, &place].map(|place| Arc::clone(place) as Arc<dyn Backend>);
     assert_eq!(Manager::new(twice).unwrap_err().message(), "`places` has works twice");
 }

@@ -2,11 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use backend_eval::EvalBackend;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbox_core::{
     Backend, BackendWrapper, CallContext, CreateSpec, ErrorKind, Instance, InstanceWrapper, Layer,
     Result, Sandbox, SandboxInfo, Tool, wrap_backend, wrap_instance,
@@ -75,6 +77,26 @@ async fn everything_that_runs_or_changes_is_in_the_log() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_run_is_in_the_log_while_its_stream_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let log = AuditLog::open(&path, AuditPolicy::default()).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).create().await.unwrap();
+    let mut seen = sandbox.run_code("print('one')").stream().await.unwrap().lines();
+    while seen.next_line().await.is_some() {}
+    let mut told = sandbox.commands().run("echo two").start().await.unwrap().lines();
+    while told.next_line().await.is_some() {}
+    log.flush().await;
+    let all = lines(&path);
+    assert_eq!(ends(&all, "run_code")[0]["stdout"]["bytes"], 4, "{all:#?}");
+    assert_eq!(ends(&all, "start_command")[0]["result"]["exit_code"], 0, "{all:#?}");
+    drop((seen, told));
+    sandbox.terminate().await.unwrap();
+    log.flush().await;
+    assert_eq!(ends(&lines(&path), "run_code").len(), 1, "once");
+}
+
+#[tokio::test]
 async fn text_is_there_by_choice_and_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit");
@@ -112,6 +134,62 @@ async fn what_cannot_be_written_down_does_not_run_unless_that_is_chosen() {
         assert_eq!((ran.is_ok(), sandbox.files().exists("trace").await.unwrap()), (runs, runs));
         sandbox.kill().await.ok();
     }
+}
+
+#[tokio::test]
+#[ignore = "another test runs it as a process of its own"]
+async fn in_a_process_with_small_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let log = AuditLog::open(&path, AuditPolicy::default()).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).create().await.unwrap();
+    sandbox.run_code("kept = 41").await.unwrap();
+    log.flush().await;
+    // There is room for the beginning of a line.
+    let before = getrlimit(Resource::Fsize);
+    let room = std::fs::metadata(path.join("audit.jsonl")).unwrap().len() + 10;
+    setrlimit(Resource::Fsize, Rlimit { current: Some(room), ..before }).unwrap();
+    let error = sandbox.run_code("open('trace', 'w').close()").await.unwrap_err();
+    setrlimit(Resource::Fsize, before).unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("File too large"), "{error}");
+
+    assert!(!sandbox.files().exists("trace").await.unwrap());
+    assert_eq!(sandbox.run_code("kept + 1").await.unwrap().text(), Some("42"));
+    sandbox.terminate().await.unwrap();
+    log.flush().await;
+    assert_eq!(AuditLog::verify(&path).unwrap().problem, None);
+    assert_eq!(ends(&lines(&path), "run_code").len(), 2);
+}
+
+#[test]
+fn on_a_full_disk_nothing_runs_and_the_log_is_whole_when_there_is_room_again() {
+    // A write beyond the limit of files is an error like that of a full disk, where its signal is ignored.
+    let line = "trap '' XFSZ; exec \"$0\" --ignored --exact in_a_process_with_small_files";
+    let own = std::env::current_exe().unwrap();
+    let output = Command::new("sh").args(["-c", line]).arg(own).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}
+
+#[tokio::test]
+async fn a_log_that_is_cut_in_the_middle_of_a_line_shows_it_and_takes_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let log = AuditLog::open(&path, AuditPolicy::default()).unwrap();
+    let sandbox = Sandbox::builder(around(&log)).create().await.unwrap();
+    sandbox.run_code("1").await.unwrap();
+    log.flush().await;
+    let whole = AuditLog::verify(&path).unwrap().lines;
+    let file = path.join("audit.jsonl");
+    let text = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &text[..text.len() - 20]).unwrap();
+    let report = AuditLog::verify(&path).unwrap();
+    assert_eq!(report.lines, whole - 1, "{report:?}");
+    assert!(report.problem.unwrap().contains("is cut"));
+    let error = sandbox.run_code("2").await.unwrap_err();
+    assert!(error.message().contains("lines of the audit log are missing"), "{error}");
+    sandbox.kill().await.ok();
 }
 
 #[tokio::test]

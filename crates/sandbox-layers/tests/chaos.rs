@@ -225,7 +225,7 @@ async fn no_run_is_executed_twice_or_lost_silently_and_nothing_is_left() {
     }
     assert_eq!(left, 0, "sandboxes that are left");
     log.flush().await;
-    let report = AuditLog::verify(&directory.path().join("audit")).unwrap();
+    let report = AuditLog::verify(directory.path().join("audit")).unwrap();
     assert_eq!(report.problem, None);
     assert!(report.lines > count as u64 * 4, "{report:?}");
 }

@@ -14,7 +14,7 @@ use sandbox_layers::{
 use sandbox_test_server::daytona::{DaytonaServer, KEY, Options};
 
 /// The groups in which layers have something to do; the others are about the provider.
-const GROUPS: [&str; 4] = ["contexts", "exec", "lifecycle", "unsupported"];
+const GROUPS: [&str; 5] = ["cancellation", "contexts", "exec", "lifecycle", "unsupported"];
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

@@ -48,6 +48,28 @@ async fn refused_code_does_not_run() {
 }
 
 #[tokio::test]
+async fn code_that_nests_100_000_deep_is_told_and_refused_in_bounded_time() {
+    let deep = format!("x = {}1{}", "(".repeat(100_000), ")".repeat(100_000));
+    let careful = sandbox(ScanPolicy::refuse()).await;
+    let began = std::time::Instant::now();
+    let refused = careful.run_code(&*deep).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    assert!(refused.message().contains("(unread)"), "{refused}");
+    // Told, it runs, and is an error of the interpreter.
+    let told = sandbox(ScanPolicy::warn()).await;
+    let result = told.run_code(&*deep).await.unwrap();
+    assert!(!result.success() && result.findings.iter().any(|one| one.rule == "unread"));
+    for broken in ["def f(:\n  )(", "\0", "\"\"\""] {
+        let refused = careful.run_code(broken).await.unwrap_err();
+        assert!(refused.message().contains("(unread)"), "{broken:?}: {refused}");
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_eq!(careful.run_code("6 * 7").await.unwrap().text(), Some("42"));
+    careful.terminate().await.unwrap();
+    told.terminate().await.unwrap();
+}
+
+#[tokio::test]
 async fn imports_that_the_text_does_not_show_are_findings_when_they_happen() {
     let policy = ScanPolicy::warn().allow_imports(["json", "os.path"]).watch_imports();
     let policy = policy.without(ScanRule::DynamicCode);

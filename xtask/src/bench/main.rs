@@ -36,6 +36,7 @@ mod snapshot;
 mod table;
 mod warm;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use crate::row::Row;
@@ -150,6 +151,17 @@ impl Measurement {
         }
     }
 
+    /// What it needs besides this program, as the flags that name them.
+    const fn needs(self) -> &'static [&'static str] {
+        match self {
+            Self::CreateImported | Self::Snapshot => &["packages-python"],
+            Self::Mcp | Self::Run | Self::RunOff | Self::Exec => &["cli"],
+            Self::Serve => &["cli", "e2b-python"],
+            Self::Jupyter => &["jupyter-python"],
+            _ => &[],
+        }
+    }
+
     /// Those of a name, or of names that begin with it and a hyphen.
     fn chosen(only: Option<&str>) -> Vec<Self> {
         let wanted = |measurement: &Self| {
@@ -222,6 +234,11 @@ async fn table() -> Result<bool, String> {
         let names: Vec<_> = Measurement::ALL.map(Measurement::name).into();
         return Err(format!("nothing has that name; there are: {}", names.join(", ")));
     }
+    if arguments.needs {
+        let all: BTreeSet<_> = chosen.iter().flat_map(|one| one.needs()).collect();
+        all.into_iter().for_each(|need| println!("{need}"));
+        return Ok(true);
+    }
     let setup = Setup::find(&arguments).await?;
     let mut rows: Vec<Row> = Vec::new();
     for measurement in chosen {
@@ -254,5 +271,15 @@ mod tests {
         assert_eq!(names(Some("run")), ["run", "run-off"]);
         assert_eq!(names(Some("run-off")), ["run-off"]);
         assert_eq!(names(Some("ru")), [""; 0]);
+    }
+
+    #[test]
+    fn only_what_a_measurement_uses_is_prepared() {
+        let needs = |only| -> Vec<_> {
+            Measurement::chosen(Some(only)).into_iter().flat_map(Measurement::needs).collect()
+        };
+        assert!(needs("layers").is_empty());
+        assert_eq!(needs("run"), [&"cli", &"cli"]);
+        assert_eq!(needs("serve"), [&"cli", &"e2b-python"]);
     }
 }

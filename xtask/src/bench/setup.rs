@@ -15,6 +15,8 @@ pub(crate) struct Arguments {
     pub(crate) only: Option<String>,
     /// Print the table as Markdown.
     pub(crate) markdown: bool,
+    /// Print what the measurements need, and measure nothing.
+    pub(crate) needs: bool,
     quick: bool,
     image: Option<String>,
     packages_python: PathBuf,
@@ -35,6 +37,7 @@ impl Arguments {
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("quick") => given.quick = true,
+                Long("needs") => given.needs = true,
                 Long("markdown") => given.markdown = true,
                 Long("only") => given.only = Some(parser.value()?.string()?),
                 Long("json") => given.json = Some(parser.value()?.into()),

@@ -194,7 +194,6 @@ fn cpu_time_of_commands_is_limited() {
     assert!(outcome.stderr.contains("cpu_time"), "{}", outcome.stderr);
 }
 
-/// Returns true when a `sleep` of that many seconds starts within a few seconds.
 #[test]
 fn a_place_that_is_down_gives_way_to_the_fallback() {
     let call = || run(["-p", "local-docker", "--isolation", "strict"]);
@@ -211,6 +210,7 @@ fn a_place_that_is_down_gives_way_to_the_fallback() {
     assert_eq!(unknown.status, 2, "{unknown:?}");
 }
 
+/// Returns true when a `sleep` of that many seconds starts within a few seconds.
 fn appears(marker: u32) -> bool {
     soon(|| sleeps(marker))
 }

@@ -115,6 +115,9 @@ impl PathContext {
         match errno {
             Errno::AGAIN => error.with_retry(Retry::Temporary),
             Errno::XDEV => error.with_hint("copy it, then remove it"),
+            Errno::ROFS => error.with_hint(
+                "use a path below the working directory, or in `/tmp`; the root of a container and mounts are writable where that was asked for",
+            ),
             _ => error,
         }
     }
@@ -135,4 +138,16 @@ impl PathContext {
 /// Shows a path in a message of one line.
 fn shown(path: &str) -> String {
     if path.chars().any(char::is_control) { format!("{path:?}") } else { path.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_only_place_says_where_to_write() {
+        let error = PathContext::new("write_file", "/remote/file.txt").failed(Errno::ROFS);
+        assert_eq!(error.message(), "/remote/file.txt: the file system is read-only");
+        assert!(error.hint().is_some_and(|hint| hint.contains("below the working directory")));
+    }
 }

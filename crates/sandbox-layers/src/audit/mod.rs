@@ -140,7 +140,8 @@ impl AuditLog {
     ///
     /// # Errors
     /// `NotFound` without such a directory; otherwise as [`AuditLog::open`].
-    pub fn verify(path: &Path) -> Result<AuditReport> {
+    pub fn verify(path: impl AsRef<Path>) -> Result<AuditReport> {
+        let path = path.as_ref();
         check_there(path)?;
         let directory = opened(path, AuditPolicy::default())?;
         directory.verify().map_err(|error| unusable(path, &error))
@@ -150,7 +151,8 @@ impl AuditLog {
     ///
     /// # Errors
     /// `NotFound` without such a directory; otherwise as [`AuditLog::open`].
-    pub fn read(path: &Path, each: impl FnMut(&str) -> bool) -> Result<()> {
+    pub fn read(path: impl AsRef<Path>, each: impl FnMut(&str) -> bool) -> Result<()> {
+        let path = path.as_ref();
         check_there(path)?;
         let directory = opened(path, AuditPolicy::default())?;
         directory.read(each).map_err(|error| unusable(path, &error))
@@ -267,6 +269,7 @@ impl AuditLayer {
             cost: None,
             result: None,
             has_events,
+            is_written: false,
         })
     }
 }
@@ -417,6 +420,7 @@ struct Noting {
     cost: Option<Cost>,
     result: Option<Map<String, Value>>,
     has_events: bool,
+    is_written: bool,
 }
 
 impl Noting {
@@ -452,6 +456,7 @@ impl Observer for Noting {
                         "usage": outcome.usage, "network_denied": outcome.network_denied,
                         "findings": outcome.findings,
                     }));
+                    self.write();
                 }
                 EventKind::Error(error) => {
                     self.about.insert("exception".to_owned(), error.name.as_str().into());
@@ -470,6 +475,7 @@ impl Observer for Noting {
                         "usage": outcome.usage, "network_denied": outcome.network_denied,
                         "findings": outcome.findings,
                     }));
+                    self.write();
                 }
                 _ => {}
             },
@@ -481,6 +487,16 @@ impl Observer for Noting {
 
 impl Drop for Noting {
     fn drop(&mut self) {
+        self.write();
+    }
+}
+
+impl Noting {
+    /// Writes the line with which the operation ends, once: with its last event, because a stream may be kept after that.
+    fn write(&mut self) {
+        if std::mem::replace(&mut self.is_written, true) {
+            return;
+        }
         let mut record = line("end", &self.about);
         record.insert("duration".to_owned(), self.began.elapsed().as_secs_f64().into());
         for (name, output) in ["stdout", "stderr"].iter().zip(&self.output) {

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::num::NonZeroU16;
+use std::sync::OnceLock;
 
-use tree_sitter::{Node, Tree};
+use tree_sitter::{Language, Node, TreeCursor};
 
 use super::findings::Findings;
 use super::text::{Literal, python_literal};
@@ -23,11 +25,102 @@ const MIN_ENCODED: usize = 256;
 pub(super) fn look(text: &str, findings: &mut Findings<'_>) {
     let text = without_magics(text, findings);
     let Some(tree) = parse(&text, &tree_sitter_python::LANGUAGE.into(), findings) else { return };
-    let names = Names::in_tree(&tree, &text);
-    let mut looking = Looking { text: &text, names: &names, findings, broken: None };
-    let too_deep = walk(&tree, |node, field| looking.visit(node, field));
-    let broken = looking.broken;
+    let (grammar, mut broken, mut seen) = (Grammar::get(), None, Vec::new());
+    let too_deep = walk(&tree, |node, cursor| {
+        if node.is_error() || node.is_missing() {
+            broken.get_or_insert(node.start_position().row);
+        }
+        match grammar.kind(node) {
+            Kind::Other => true,
+            Kind::Skipped => false,
+            // Names that are given, and no values.
+            Kind::Identifier if grammar.is_given(cursor) => true,
+            kind => {
+                seen.push((node, kind));
+                !matches!(kind, Kind::Import | Kind::ImportFrom)
+            }
+        }
+    });
+    let names = Names::bound_by(&seen, &text);
+    let mut looking = Looking { text: &text, names: &names, findings };
+    seen.into_iter().for_each(|(node, kind)| looking.visit(node, kind));
     note_unread(too_deep, broken, findings);
+}
+
+/// What rules have to do with a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Nothing, but its children may matter.
+    Other,
+    /// Nothing, and neither have its children.
+    Skipped,
+    Import,
+    ImportFrom,
+    Identifier,
+    Attribute,
+    Subscript,
+    Call,
+    Assignment,
+    NamedExpression,
+    /// A name and its value, without a variable that keeps it.
+    NamedValue,
+    String,
+}
+
+impl Kind {
+    fn find(name: &str) -> Self {
+        match name {
+            "future_import_statement" | "comment" => Self::Skipped,
+            "import_statement" => Self::Import,
+            "import_from_statement" => Self::ImportFrom,
+            "identifier" => Self::Identifier,
+            "attribute" => Self::Attribute,
+            "subscript" => Self::Subscript,
+            "call" => Self::Call,
+            "assignment" => Self::Assignment,
+            "named_expression" => Self::NamedExpression,
+            "keyword_argument" | "pair" | "default_parameter" => Self::NamedValue,
+            "string" | "concatenated_string" => Self::String,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Numbers of the grammar, because looking up a name for each node takes longer than everything else about the node.
+#[derive(Debug)]
+struct Grammar {
+    /// By the number of the kind.
+    kinds: Vec<Kind>,
+    /// Fields in which an identifier is a name that is given.
+    given: Vec<NonZeroU16>,
+}
+
+impl Grammar {
+    fn get() -> &'static Self {
+        static GRAMMAR: OnceLock<Grammar> = OnceLock::new();
+        GRAMMAR.get_or_init(|| {
+            let language: Language = tree_sitter_python::LANGUAGE.into();
+            let kind = |id| match language.node_kind_for_id(id) {
+                Some(name) if language.node_kind_is_named(id) => Kind::find(name),
+                _ => Kind::Other,
+            };
+            let count = u16::try_from(language.node_kind_count()).unwrap_or(u16::MAX);
+            let given = ["attribute", "name", "left", "alias"];
+            Self {
+                kinds: (0..count).map(kind).collect(),
+                given: given.iter().filter_map(|name| language.field_id_for_name(name)).collect(),
+            }
+        })
+    }
+
+    fn kind(&self, node: Node<'_>) -> Kind {
+        // What is broken has a number of its own beyond the table.
+        self.kinds.get(usize::from(node.kind_id())).copied().unwrap_or(Kind::Other)
+    }
+
+    fn is_given(&self, cursor: &TreeCursor<'_>) -> bool {
+        cursor.field_id().is_some_and(|field| self.given.contains(&field))
+    }
 }
 
 /// Replaces the lines of a cell that are no Python, `!command` and `%magic`, and looks at their commands.
@@ -85,18 +178,17 @@ struct Names {
 }
 
 impl Names {
-    fn in_tree(tree: &Tree, text: &str) -> Self {
+    fn bound_by(seen: &[(Node<'_>, Kind)], text: &str) -> Self {
         let mut names = Self::default();
-        walk(tree, |node, _| {
-            match node.kind() {
-                "import_statement" => names.bind_modules(node, text),
-                "import_from_statement" => names.bind_members(node, text),
-                "assignment" | "named_expression" => names.bind_value(node, text),
-                "string" | "comment" => return false,
-                _ => return true,
+        for (node, kind) in seen {
+            match kind {
+                Kind::Import => names.bind_modules(*node, text),
+                Kind::ImportFrom => names.bind_members(*node, text),
+                Kind::Assignment => names.bind_value(*node, ("left", "right"), text),
+                Kind::NamedExpression => names.bind_value(*node, ("name", "value"), text),
+                _ => {}
             }
-            !node.kind().starts_with("import")
-        });
+        }
         names
     }
 
@@ -123,16 +215,10 @@ impl Names {
         }
     }
 
-    fn bind_value(&mut self, node: Node<'_>, text: &str) {
-        let (left, right) = match node.kind() {
-            "assignment" => ("left", "right"),
-            _ => ("name", "value"),
-        };
-        let Some((name, value)) =
-            node.child_by_field_name(left).zip(node.child_by_field_name(right))
-        else {
-            return;
-        };
+    fn bind_value(&mut self, node: Node<'_>, fields: (&str, &str), text: &str) {
+        let (name, value) =
+            (node.child_by_field_name(fields.0), node.child_by_field_name(fields.1));
+        let Some((name, value)) = name.zip(value) else { return };
         if name.kind() != "identifier" {
             return;
         }
@@ -266,40 +352,26 @@ struct Looking<'look, 'policy> {
     text: &'look str,
     names: &'look Names,
     findings: &'look mut Findings<'policy>,
-    /// The row of the first broken syntax.
-    broken: Option<usize>,
 }
 
 impl Looking<'_, '_> {
-    /// Looks at one node. Returns true when its children are to be looked at.
-    fn visit(&mut self, node: Node<'_>, field: Option<&str>) -> bool {
+    /// Looks at one node.
+    fn visit(&mut self, node: Node<'_>, kind: Kind) {
         let row = node.start_position().row;
-        if node.is_error() || node.is_missing() {
-            self.broken.get_or_insert(row);
-        }
-        match node.kind() {
-            "import_statement" => {
+        match kind {
+            Kind::Import => {
                 for (module, _) in imported(node, self.text) {
                     self.findings.check_import(&module, row);
                 }
-                return false;
             }
-            "import_from_statement" => {
-                self.import_from(node, row);
-                return false;
-            }
-            "future_import_statement" | "comment" => return false,
-            "identifier" => self.identifier(node, field, row),
-            "attribute" => self.attribute(node, row),
-            "subscript" => self.name(node, row),
-            "call" => self.call(node, row),
-            "assignment" | "keyword_argument" | "pair" | "default_parameter" => {
-                self.named_value(node, row);
-            }
-            "string" | "concatenated_string" => self.string(node, row),
-            _ => {}
+            Kind::ImportFrom => self.import_from(node, row),
+            Kind::Identifier | Kind::Subscript => self.name(node, row),
+            Kind::Attribute => self.attribute(node, row),
+            Kind::Call => self.call(node, row),
+            Kind::Assignment | Kind::NamedValue => self.named_value(node, row),
+            Kind::String => self.string(node, row),
+            Kind::NamedExpression | Kind::Other | Kind::Skipped => {}
         }
-        true
     }
 
     fn import_from(&mut self, node: Node<'_>, row: usize) {
@@ -309,13 +381,6 @@ impl Looking<'_, '_> {
             return; // Its own files.
         }
         self.findings.check_import(&module, row);
-    }
-
-    fn identifier(&mut self, node: Node<'_>, field: Option<&str>, row: usize) {
-        // Names that are given, and no values.
-        if !matches!(field, Some("attribute" | "name" | "left" | "alias")) {
-            self.name(node, row);
-        }
     }
 
     fn attribute(&mut self, node: Node<'_>, row: usize) {

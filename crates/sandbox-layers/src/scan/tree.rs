@@ -44,17 +44,17 @@ pub(super) fn parse(text: &str, language: &Language, findings: &mut Findings<'_>
     tree
 }
 
-/// Visits every node, parents first, with the name of its field. The children of a node for which `visit` returns false
-/// are left out. Returns the row of the first node that is too deep, if there is one.
+/// Visits every node, parents first, with the cursor that is at the node. The children of a node for which `visit` returns
+/// false are left out. Returns the row of the first node that is too deep, if there is one.
 pub(super) fn walk<'tree>(
     tree: &'tree Tree,
-    mut visit: impl FnMut(Node<'tree>, Option<&'tree str>) -> bool,
+    mut visit: impl FnMut(Node<'tree>, &TreeCursor<'tree>) -> bool,
 ) -> Option<usize> {
     let mut cursor = tree.walk();
     let (mut depth, mut too_deep) = (0_u32, None);
     loop {
         let node = cursor.node();
-        let mut descends = visit(node, cursor.field_name());
+        let mut descends = visit(node, &cursor);
         if descends && depth >= MAX_DEPTH {
             too_deep.get_or_insert(node.start_position().row);
             descends = false;
