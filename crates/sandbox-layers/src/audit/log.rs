@@ -68,11 +68,11 @@ impl LogDirectory {
         }
         check_private(path)?;
         let _lock = lock(path)?;
-        let log = Self { path: path.to_owned(), key: read_key(path)?, max_file, sync };
-        if !path.join("head").exists() && files(path)?.is_empty() {
-            log.note(&Head::default())?;
+        // Before the key, so that a log with a key and no note has lost it.
+        if !path.join("key").exists() && files(path)?.is_empty() {
+            write_note(path, &Head::default(), sync)?;
         }
-        Ok(log)
+        Ok(Self { path: path.to_owned(), key: read_key(path)?, max_file, sync })
     }
 
     /// Appends a record as the next line. Processes take turns.
@@ -107,7 +107,7 @@ impl LogDirectory {
             file.sync_data()?;
         }
         head.bytes += line.len() as u64;
-        self.note(&head)
+        write_note(&self.path, &head, self.sync)
     }
 
     fn head(&self) -> io::Result<Head> {
@@ -118,21 +118,6 @@ impl LogDirectory {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Writes the note of the last line over the one before, in one write of one length within one sector: a process or a
-    /// computer that ends leaves one or the other. A file of its own that is renamed takes eight times as long.
-    fn note(&self, head: &Head) -> io::Result<()> {
-        let mut text = serde_json::to_vec(head)?;
-        text.resize(NOTE_LENGTH.max(text.len()), b' ');
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600);
-        let mut file = options.open(self.path.join("head"))?;
-        file.write_all(&text)?;
-        if self.sync {
-            file.sync_data()?;
-        }
-        Ok(())
     }
 
     /// Reads every line, the oldest first, until `each` returns false.
@@ -199,6 +184,21 @@ impl LogDirectory {
         }
         Ok(mac.to_owned())
     }
+}
+
+/// Writes the note of the last line over the one before, in one write of one length within one sector: a process or a
+/// computer that ends leaves one or the other. A file of its own that is renamed takes eight times as long.
+fn write_note(path: &Path, head: &Head, sync: bool) -> io::Result<()> {
+    let mut text = serde_json::to_vec(head)?;
+    text.resize(NOTE_LENGTH.max(text.len()), b' ');
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let mut file = options.open(path.join("head"))?;
+    file.write_all(&text)?;
+    if sync {
+        file.sync_data()?;
+    }
+    Ok(())
 }
 
 /// The files of a log, the oldest first.
@@ -360,6 +360,20 @@ mod tests {
         let first = files(&log.path).unwrap().remove(0);
         fs::remove_file(first).unwrap();
         assert!(log.verify().unwrap().problem.is_some());
+    }
+
+    #[test]
+    fn a_log_that_was_removed_with_its_note_is_no_new_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let log = LogDirectory::open(&path, 1 << 20, false).unwrap();
+        assert_eq!(log.verify().unwrap().problem, None, "a new log is whole");
+        log.append(record("a line")).unwrap();
+        fs::remove_file(path.join("audit.jsonl")).unwrap();
+        fs::remove_file(path.join("head")).unwrap();
+        let again = LogDirectory::open(&path, 1 << 20, false).unwrap();
+        assert!(again.verify().unwrap_err().to_string().contains("note of the last line"));
+        again.append(record("another line")).unwrap_err();
     }
 
     #[test]
