@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
+#[path = "it/e2b_server.rs"]
+mod e2b_server;
 #[path = "containers/pools.rs"]
 mod pools;
 #[path = "containers/served.rs"]

@@ -1,12 +1,10 @@
 //! `sandboxes serve` over containers, through the official SDK of E2B: commands of root.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Command};
-
-use rustix::process::{Pid, Signal, kill_process};
+use std::process::Command;
 
 use super::Named;
-use super::support::{sandboxes, wait};
+use super::e2b_server::Server;
+use super::support::wanted;
 
 /// Prints what commands of root and of the user do.
 const FLOW: &str = r#"
@@ -37,30 +35,13 @@ except Exception as error:
 s.kill()
 "#;
 
-fn serve(image: &Named, flags: &[&str]) -> (Child, Vec<(String, String)>) {
-    let call = sandboxes(["serve", "--port", "0", "-p", "local-docker", "--image", &image.0]);
-    let mut child = call.args(flags.iter().copied()).spawn();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(3);
-    let variables = lines.map(|line| {
-        let line = line.unwrap();
-        let (name, value) = line.strip_prefix("export ").unwrap().split_once('=').unwrap();
-        (name.to_owned(), value.to_owned())
-    });
-    let variables = variables.collect();
-    (child, variables)
-}
-
 fn run(image: &Named, flags: &[&str], code: &str) -> Option<String> {
-    let python = std::env::var_os("SANDBOX_TEST_E2B_PYTHON").filter(|python| !python.is_empty());
-    let Some(python) = python else {
-        // `cargo xtask test` counts such lines.
-        let _ = write!(std::io::stdout(), "\nskipped: SANDBOX_TEST_E2B_PYTHON is not set\n");
-        return None;
-    };
-    let (mut child, variables) = serve(image, flags);
-    let output = Command::new(python).args(["-c", code]).envs(variables).output().unwrap();
-    kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), Signal::INT).unwrap();
-    assert_eq!(wait(&mut child), 0);
+    let python = wanted("SANDBOX_TEST_E2B_PYTHON")?;
+    let flags = [&["-p", "local-docker", "--image", &image.0], flags].concat();
+    let server = Server::start(&flags);
+    let output = Command::new(python).args(["-c", code]).envs(server.environment()).output();
+    assert_eq!(server.end(), 0);
+    let output = output.unwrap();
     let shown = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{shown}");
     Some(String::from_utf8(output.stdout).unwrap())

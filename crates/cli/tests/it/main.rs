@@ -10,6 +10,7 @@ mod detached;
 mod detached_truth;
 mod docker_compat;
 mod documents;
+mod e2b_server;
 mod information;
 mod install;
 mod interrupted;

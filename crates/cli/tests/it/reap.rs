@@ -9,7 +9,7 @@ use std::io::Read as _;
 use sandbox_test_server::daytona::{DaytonaServer, KEY, Options};
 use serde_json::json;
 
-use crate::serve::Server;
+use crate::e2b_server::Server;
 use crate::support::{Call, Outcome, sandboxes};
 
 /// A cloud as a process sees it: the variables that lead to its server, and a home for records.

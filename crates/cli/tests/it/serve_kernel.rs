@@ -1,23 +1,10 @@
 //! `sandboxes serve --code-interpreter kernel`, with a real kernel, through the official SDK of E2B.
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use crate::serve::Server;
-
-/// Returns what a variable names. Without it the test says that it is skipped.
-fn wanted(variable: &str) -> Option<PathBuf> {
-    let found = std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if found.is_none() {
-        // `cargo xtask test` counts such lines.
-        let _ = write!(std::io::stdout(), "\nskipped: {variable} is not set\n");
-    }
-    found.map(|path| match path.is_absolute() {
-        true => path,
-        false => Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path),
-    })
-}
+use crate::e2b_server::Server;
+use crate::support::wanted;
 
 #[test]
 fn code_of_sdks_runs_in_a_kernel() {

@@ -197,3 +197,17 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u
         all
     })
 }
+
+/// Returns what a variable names. Without it the test says that it is skipped.
+pub(crate) fn wanted(variable: &str) -> Option<PathBuf> {
+    let found = std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if found.is_none() {
+        // `cargo xtask test` counts such lines.
+        let _ = write!(std::io::stdout(), "\nskipped: {variable} is not set\n");
+    }
+    // Cargo starts tests in the directory of their package.
+    found.map(|path| match path.is_absolute() {
+        true => path,
+        false => Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path),
+    })
+}
