@@ -169,11 +169,6 @@ impl AgentRoute for E2bRoute {
         open(&self.envd, "connect", arguments).await
     }
 
-    /// Returns false: requests share the connections of the runtime of their caller.
-    fn is_in_background(&self) -> bool {
-        false
-    }
-
     fn python_hint(&self) -> &'static str {
         NEEDS_PYTHON
     }
@@ -185,7 +180,7 @@ impl AgentRoute for E2bRoute {
 
     /// Ends the whole sandbox where a process in it cannot be ended. A reason is that of a handle, which ends the sandbox
     /// itself, or leaves it to the next one.
-    fn kill(&self, reason: Option<FailureKind>) {
+    fn end_sandbox(&self, reason: Option<FailureKind>) {
         if reason.is_none() {
             self.envd.handle().end_in_background("kill");
         }

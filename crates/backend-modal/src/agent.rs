@@ -180,11 +180,6 @@ impl AgentRoute for ModalRoute {
         })
     }
 
-    /// Returns false: a channel of gRPC belongs to the runtime of its caller.
-    fn is_in_background(&self) -> bool {
-        false
-    }
-
     fn python_hint(&self) -> &'static str {
         NEEDS_PYTHON
     }
@@ -194,7 +189,7 @@ impl AgentRoute for ModalRoute {
     }
 
     /// Ends a sandbox that was not used for too long. What else ends a sandbox, its handle does.
-    fn kill(&self, reason: Option<FailureKind>) {
+    fn end_sandbox(&self, reason: Option<FailureKind>) {
         if reason == Some(FailureKind::Expired) {
             self.expire();
         }

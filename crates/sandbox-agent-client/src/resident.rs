@@ -15,7 +15,6 @@ use futures_util::future::BoxFuture;
 use sandbox_core::{
     ContextSpec, Error, ErrorKind, FailureKind, Result, Secret, Variant, random_hex,
 };
-use sandbox_engine::background_runtime::background;
 use sandbox_engine::host::{FileSystem, ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
 use sandbox_engine::process::EndReason;
@@ -66,9 +65,6 @@ pub trait AgentRoute: fmt::Debug + Send + Sync + 'static {
     /// [`without_python`] where there is none that can be known now; what keeps the sandbox from being reached.
     async fn start(&self, arguments: Vec<String>) -> Result<AgentStreams>;
 
-    /// Returns true where connections belong to the background runtime, and not to that of their caller.
-    fn is_in_background(&self) -> bool;
-
     /// Returns the hint for a sandbox without Python.
     fn python_hint(&self) -> &'static str;
 
@@ -76,7 +72,7 @@ pub trait AgentRoute: fmt::Debug + Send + Sync + 'static {
     fn start_allowance(&self) -> Duration;
 
     /// Ends the sandbox, for that reason if one is known: a process in it cannot be ended otherwise, or its time is over.
-    fn kill(&self, reason: Option<FailureKind>);
+    fn end_sandbox(&self, reason: Option<FailureKind>);
 }
 
 /// The resident agent of one sandbox. It dereferences to its [`AgentRoute`].
@@ -133,15 +129,7 @@ impl<R: AgentRoute> ResidentAgent<R> {
     /// # Errors
     /// `Terminated` when the sandbox has ended; `Unsupported` when it has no Python, which [`is_without_python`] tells, or an
     /// agent of another version; `PermissionDenied` when its agent does not take this client.
-    pub async fn connection(self: &Arc<Self>) -> Result<Arc<AgentConnection>> {
-        if !self.route.is_in_background() {
-            return self.connect_once().await;
-        }
-        let own = Arc::clone(self);
-        background(async move { own.connect_once().await }).await?
-    }
-
-    async fn connect_once(&self) -> Result<Arc<AgentConnection>> {
+    pub async fn connection(&self) -> Result<Arc<AgentConnection>> {
         let terminated = || Error::new(ErrorKind::Terminated, "connect", "the sandbox has ended");
         if self.has_ended() {
             return Err(terminated());
@@ -194,7 +182,7 @@ impl<R: AgentRoute> ResidentAgent<R> {
     ///
     /// # Errors
     /// As [`ResidentAgent::connection`].
-    pub async fn files(self: &Arc<Self>, base: &str) -> Result<Arc<dyn FileSystem>> {
+    pub async fn files(&self, base: &str) -> Result<Arc<dyn FileSystem>> {
         Ok(Arc::new(self.connection().await?.files(base)))
     }
 
@@ -216,7 +204,7 @@ impl<R: AgentRoute> ResidentAgent<R> {
     pub fn kill(&self) {
         if !self.has_ended() {
             let reason = self.end_reason.get().and_then(|reason| reason.get());
-            self.route.kill(reason);
+            self.route.end_sandbox(reason);
         }
         self.end();
     }
@@ -279,7 +267,7 @@ impl<R: AgentRoute> ProcessHost for AgentHost<R> {
     }
 
     fn kill(&self) {
-        ResidentAgent::kill(&self.agent);
+        self.agent.kill();
     }
 
     async fn closed(&self) {
