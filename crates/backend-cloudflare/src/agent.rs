@@ -18,12 +18,14 @@ use sandbox_core::{Error, ErrorKind, PtySize, Result, Secret, random_hex};
 use sandbox_engine::background_runtime::background;
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_python::agent::relay_arguments;
-use sandbox_shell::{AttachedProgram, ProgramOutput, SHELL, ShellHost as _, ShellProgram};
+use sandbox_shell::{
+    AttachedProgram, ProgramOutput, SHELL, ShellCommands, ShellHost as _, ShellProgram,
+};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
-use crate::programs::{ProgramHost, Programs};
+use crate::programs::{Programs, START_ALLOWANCE};
 
 /// Makes a terminal raw, and starts the check and the interpreter that leads to the agent.
 const START: &str = include_str!("scripts/agent.sh");
@@ -263,12 +265,11 @@ pub(crate) struct AgentHost {
 #[async_trait]
 impl ProcessHost for AgentHost {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        ProgramHost(Arc::clone(&self.programs)).spawn(spec).await
+        ShellCommands(Arc::clone(&self.programs)).spawn(spec).await
     }
 
-    /// A container may have to start.
     fn start_allowance(&self) -> Duration {
-        Duration::from_secs(120)
+        START_ALLOWANCE
     }
 
     async fn start_worker(&self, mut spec: WorkerSpec) -> Result<WorkerIo> {

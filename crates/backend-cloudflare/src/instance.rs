@@ -14,6 +14,7 @@ use sandbox_core::{
 use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
 use sandbox_engine::{InstanceHooks, Packages, SandboxBase, SandboxBaseSpec, StandardInstance};
+use sandbox_shell::ShellCommands;
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
@@ -21,7 +22,6 @@ use crate::agent::{AgentHost, AgentLink};
 use crate::capabilities::capabilities;
 use crate::error::unsupported;
 use crate::files::CloudflareFiles;
-use crate::programs::ProgramHost;
 use crate::remote::{self, Handle};
 use crate::snapshots;
 
@@ -86,7 +86,7 @@ fn programs(handle: &Handle, cwd: &str, spec: &CreateSpec) -> Result<Programs> {
         cwd: cwd.to_owned(),
     };
     let (programs, link) = (&handle.programs, &handle.link);
-    let host: Arc<dyn ProcessHost> = Arc::new(ProgramHost(Arc::clone(programs)));
+    let host: Arc<dyn ProcessHost> = Arc::new(ShellCommands(Arc::clone(programs)));
     let files: Arc<dyn FileSystem> = Arc::new(CloudflareFiles::new(programs, link, cwd));
     let ended = Arc::clone(handle.end_reason());
     let mut base = SandboxBase::remote_with_end(Arc::clone(&ended), host, Some(files), base);

@@ -14,11 +14,10 @@ use futures_util::{StreamExt as _, stream};
 use sandbox_cloud::{Connections, StateStore};
 use sandbox_core::{ByteStream, CallContext, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
-use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_shell::text::{self, Form};
 use sandbox_shell::{
-    AttachedProgram, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
-    start_command,
+    AttachedProgram, CommandHost, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost,
+    ShellProgram,
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::watch;
@@ -29,6 +28,9 @@ use crate::error::{container_lost, lost};
 use crate::output::{of_exec, of_process};
 use crate::records::{self, SandboxRecord};
 use crate::terminal::Terminal;
+
+/// How long the start of a program may take beyond its time limit: a container may have to start.
+pub(crate) const START_ALLOWANCE: Duration = Duration::from_secs(120);
 
 /// Bytes of input that are sent at once, and of content that a command line has. The whole line of an `exec` is one argument
 /// of a shell, of at most 128 KiB.
@@ -570,32 +572,17 @@ impl ScriptStream for StreamedScript {
     }
 }
 
-/// Commands of a sandbox. Interpreters are started through the agent.
-#[derive(Debug)]
-pub(crate) struct ProgramHost(pub(crate) Arc<Programs>);
-
-#[async_trait]
-impl ProcessHost for ProgramHost {
-    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        let shell: Arc<dyn ShellHost> = Arc::<Programs>::clone(&self.0);
-        start_command(&shell, spec).await
-    }
-
-    /// A container may have to start.
+impl CommandHost for Programs {
     fn start_allowance(&self) -> Duration {
-        Duration::from_secs(120)
+        START_ALLOWANCE
     }
 
-    async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
-        Err(Error::unsupported("start_interpreter", "interpreters belong to contexts"))
+    fn no_interpreter(&self) -> Error {
+        Error::unsupported("start_interpreter", "interpreters belong to contexts")
     }
 
     /// Ends what waits here. The sandbox itself is ended through the bridge.
-    fn kill(&self) {
-        self.0.end();
-    }
-
-    async fn closed(&self) {
-        ShellHost::closed(&*self.0).await;
+    fn end(&self) {
+        Programs::end(self);
     }
 }

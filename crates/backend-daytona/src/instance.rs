@@ -23,8 +23,8 @@ use crate::describe;
 use crate::error::unsupported;
 use crate::files::DaytonaFiles;
 use crate::interpreter::Interpreter;
-use crate::programs::ProgramHost;
 use crate::remote::{self, Handle};
+use sandbox_shell::ShellCommands;
 
 /// Polls of a state that the API changes, and the pause between them.
 const MAX_POLLS: u32 = 600;
@@ -105,7 +105,7 @@ fn programs(handle: &Handle, cwd: &str, packages: &str, spec: &CreateSpec) -> Re
         env: std::collections::BTreeMap::new(),
         cwd: cwd.to_owned(),
     };
-    let host: Arc<dyn ProcessHost> = Arc::new(ProgramHost(Arc::clone(&handle.programs)));
+    let host: Arc<dyn ProcessHost> = Arc::new(ShellCommands(Arc::clone(&handle.programs)));
     let files: Arc<dyn FileSystem> = Arc::new(DaytonaFiles::new(Arc::clone(&handle.programs), cwd));
     let ended = Arc::clone(handle.end_reason());
     let mut base =

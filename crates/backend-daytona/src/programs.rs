@@ -14,10 +14,10 @@ use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender
 use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::commands::KeptCommand;
-use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::host::Spawned;
 use sandbox_shell::{
-    AttachedProgram, ProgramOutput, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
-    adopt_command, start_command, text,
+    AttachedProgram, CommandHost, ProgramOutput, ScriptOutput, ScriptStream, ShellHost,
+    ShellProgram, adopt_command, text,
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
@@ -481,32 +481,19 @@ impl Drop for StagedOutput {
     }
 }
 
-/// Commands of a sandbox. Code runs in the provider's interpreter, which is no process of this host.
-#[derive(Debug)]
-pub(crate) struct ProgramHost(pub(crate) Arc<Programs>);
-
-#[async_trait]
-impl ProcessHost for ProgramHost {
-    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        let shell: Arc<dyn ShellHost> = Arc::<Programs>::clone(&self.0);
-        start_command(&shell, spec).await
-    }
-
+impl CommandHost for Programs {
     /// A service in the internet takes a moment.
     fn start_allowance(&self) -> Duration {
         Duration::from_secs(30)
     }
 
-    async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
-        Err(Error::unsupported("start_interpreter", "daytona has its own interpreter"))
+    /// Code runs in the provider's interpreter.
+    fn no_interpreter(&self) -> Error {
+        Error::unsupported("start_interpreter", "daytona has its own interpreter")
     }
 
     /// Ends what waits here. The sandbox itself is ended through the API.
-    fn kill(&self) {
-        self.0.end();
-    }
-
-    async fn closed(&self) {
-        ShellHost::closed(&*self.0).await;
+    fn end(&self) {
+        Programs::end(self);
     }
 }

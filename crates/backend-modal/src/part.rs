@@ -18,13 +18,13 @@ use sandbox_engine::{
     Connection, InstanceHooks, Packages, Ports, SandboxBase, SandboxBaseSpec, Servers,
     StandardInstance,
 };
-use sandbox_shell::ShellFiles;
+use sandbox_shell::{ShellCommands, ShellFiles};
 use tokio::runtime::Id;
 use tokio::sync::OnceCell;
 
 use crate::agent::{AgentLink, NEEDS_PYTHON};
 use crate::capabilities::{capabilities, commands_only};
-use crate::shell::{ImageShell, ShellCommands};
+use crate::shell::ImageShell;
 
 /// Connections through one exposed port of this computer at a time.
 const MAX_CONNECTIONS: usize = 16;

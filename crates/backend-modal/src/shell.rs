@@ -12,10 +12,9 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use sandbox_agent_client::commands_alone;
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, PtySize, Result, Retry, Variant};
-use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_shell::{
-    AttachedProgram, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost, ShellProgram,
-    start_command,
+    AttachedProgram, CommandHost, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost,
+    ShellProgram,
 };
 use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
@@ -232,26 +231,12 @@ impl ScriptStream for Running {
     }
 }
 
-/// The commands of a sandbox whose image has no Python.
-#[derive(Debug)]
-pub(crate) struct ShellCommands(pub(crate) Arc<ImageShell>);
-
-#[async_trait]
-impl ProcessHost for ShellCommands {
-    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        let shell: Arc<dyn ShellHost> = Arc::<ImageShell>::clone(&self.0);
-        start_command(&shell, spec).await
+impl CommandHost for ImageShell {
+    fn no_interpreter(&self) -> Error {
+        no_python("run_code")
     }
 
-    async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
-        Err(no_python("run_code"))
-    }
-
-    fn kill(&self) {
-        AgentLink::kill(&self.0.link);
-    }
-
-    async fn closed(&self) {
-        self.0.link.closed().await;
+    fn end(&self) {
+        self.link.kill();
     }
 }

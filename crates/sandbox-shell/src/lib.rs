@@ -14,6 +14,7 @@ mod find;
 mod parse_listing;
 mod process;
 mod sentinel;
+mod shell_commands;
 pub mod text;
 
 use std::fmt;
@@ -32,6 +33,7 @@ pub use self::command::{adopt_command, start_command};
 pub use self::exit::{ExitState, ProcessIdentity, exit_of};
 pub use self::files::ShellFiles;
 pub use self::sentinel::SentinelScanner;
+pub use self::shell_commands::{CommandHost, ShellCommands};
 
 /// The shell of every image.
 pub const SHELL: &str = "/bin/sh";
