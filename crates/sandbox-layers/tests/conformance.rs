@@ -15,6 +15,8 @@ use sandbox_layers::{
 fn main() -> ExitCode {
     let state = tempfile::tempdir().expect("a directory");
     let mut config = EvalConfig::default();
+    // It has the packages that some cases use.
+    config.python = std::env::var_os("SANDBOX_TEST_PYTHON").map(Into::into);
     config.snapshot_directory = Some(state.path().join("snapshots"));
     let log = AuditLog::open(state.path().join("audit"), AuditPolicy::default());
     let audit = AuditLayer::new(log.expect("an audit log"));
