@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -12,8 +13,12 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
+use tokio::time::sleep;
 
 use super::app::App;
+
+/// How long the content before a cut has to be sent.
+const SENT_BEFORE_CUT: Duration = Duration::from_millis(100);
 
 /// One failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +159,8 @@ fn cut(response: Response, bytes: u64) -> Response {
     let pieces = stream::unfold(state, move |(mut body, left)| async move {
         let left = left?;
         if left == 0 {
+            // An error discards what the connection has not sent yet.
+            sleep(SENT_BEFORE_CUT).await;
             return Some((Err(broken()), (body, None)));
         }
         match body.next().await {
