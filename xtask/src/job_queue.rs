@@ -1,4 +1,4 @@
-//! Runs jobs two at a time: a free worker takes the next job.
+//! Runs a few jobs at a time: a free worker takes the next job.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,8 @@ use std::thread;
 
 use crate::summary::TestSummary;
 
-/// How many jobs go on at once. While one waits for something, the other one works.
-const PARALLELISM: usize = 2;
+/// How many jobs go on at once. While one waits for something, the others work.
+const PARALLELISM: usize = 3;
 
 type Work<'a> = Box<dyn FnOnce(&mut TestSummary) -> Result<(), String> + Send + 'a>;
 

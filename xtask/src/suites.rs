@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::command::shown;
+use crate::command::{line_of, shown};
 use crate::environment::Environment;
 use crate::summary::TestSummary;
 use crate::{dependency_rules, generate, helper, tidy, toolchain, workspace};
@@ -24,6 +25,9 @@ const ALONE_IN_FULL: [&str; 6] = [
     "code-sandboxes-kernel",
     "code-sandboxes-rpc",
 ];
+
+/// Crates with benchmarks, which the build of the test programs leaves out.
+const WITH_BENCHMARKS: [&str; 1] = ["code-sandboxes-jupyter-protocol"];
 
 /// The cargo that runs this, or the one on `PATH`.
 fn cargo_program() -> OsString {
@@ -43,11 +47,15 @@ pub(crate) fn check(arguments: &[String]) -> Result<bool, String> {
         return Err(format!("unknown argument {other:?}"));
     }
     let mut tally = TestSummary::default();
+    let clippy =
+        ["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"];
+    tally.timed("clippy", || shown(&mut cargo(&clippy)));
     static_checks(true, &mut tally)?;
     Ok(tally.close())
 }
 
-/// The rules about files, the format, the lints, the documentation, what each crate pulls in.
+/// The rules about files, the format, the documentation, what each crate pulls in. The lints come with the build of the
+/// test programs; see [`build`].
 pub(crate) fn static_checks(full: bool, tally: &mut TestSummary) -> Result<(), String> {
     let tidy = tally.stage("tidy", tidy::run)?;
     tally.check("tidy", tidy);
@@ -55,14 +63,16 @@ pub(crate) fn static_checks(full: bool, tally: &mut TestSummary) -> Result<(), S
     tally.check("generated files", generated);
     toolchain::check(tally)?;
     tally.timed("format", || shown(&mut cargo(&["fmt", "--all", "--check"])));
-    let clippy =
-        ["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"];
-    tally.timed("clippy", || shown(&mut cargo(&clippy)));
     helper::check(tally)?;
     let further = if full { &ALONE_IN_FULL[..] } else { &[] };
     for package in ALONE.iter().chain(further) {
         let lints = ["clippy", "--quiet", "--package", package, "--", "--deny", "warnings"];
         tally.timed(&format!("{package} alone"), || shown(&mut cargo(&lints)));
+    }
+    for package in WITH_BENCHMARKS {
+        let lints = ["clippy", "--quiet", "--package", package, "--benches", "--all-features"];
+        let command = || shown(cargo(&lints).args(["--", "--deny", "warnings"]));
+        tally.timed(&format!("benchmarks of {package}"), command);
     }
     let mut doc = cargo(&["doc", "--workspace", "--all-features", "--no-deps", "--quiet"]);
     tally.timed("documentation", || shown(doc.env("RUSTDOCFLAGS", "--deny warnings")));
@@ -89,14 +99,23 @@ pub(crate) fn test(
     });
 }
 
-/// Tests are of the program with every feature, as it is released.
-const FULL: [&str; 2] = ["--features", "code-sandboxes-cli/full"];
+/// Returns a cargo command that compiles the workspace with Clippy, so that it is not compiled once for its lints and
+/// once for its tests.
+///
+/// It is what `cargo clippy` does to cargo, without "check only". The commands that use what another one has compiled have
+/// to be alike in this.
+fn linting(arguments: &[&str]) -> Command {
+    let mut command = cargo(arguments);
+    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+    // Every feature, as the program is released.
+    command.arg("--all-features");
+    command
+}
 
 /// The tests in the documentation.
 pub(crate) fn documented(environment: &Environment, tally: &mut TestSummary) {
     let documented = |arguments: &[&str]| {
-        let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
-        command.args(FULL);
+        let mut command = linting(&["test", "--workspace", "--doc", "--no-fail-fast"]);
         environment.apply(command.args(arguments));
         command
     };
@@ -161,31 +180,38 @@ pub(crate) struct Built {
     /// Those of the library, by name.
     pub(crate) examples: BTreeMap<String, PathBuf>,
     pub(crate) sandboxes: Option<PathBuf>,
+    /// How many lints and warnings it had.
+    pub(crate) lints: usize,
 }
 
 /// The folder of the library whose examples are run.
 const LIBRARY: &str = "code-sandboxes";
 
-/// Builds the test programs and says where they are.
+/// Builds the test programs and says where they are. The lints of Clippy, and the warnings of the compiler, are shown and
+/// counted.
 pub(crate) fn build() -> Result<Built, String> {
-    let mut command =
-        cargo(&["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
-    command.args(FULL);
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err("the test programs do not build".to_owned());
-    }
+    let mut command = linting(&["test", "--workspace", "--no-run"]);
+    command.arg("--message-format=json-diagnostic-rendered-ansi").stdout(Stdio::piped());
+    println!("$ {}", line_of(&command));
+    let mut cargo = command.spawn().map_err(|error| error.to_string())?;
     let mut built = Built::default();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        if let Ok(message) = serde_json::from_str(line) {
+    for line in cargo.stdout.take().into_iter().flat_map(|lines| BufReader::new(lines).lines()) {
+        let line = line.map_err(|error| error.to_string())?;
+        if let Ok(message) = serde_json::from_str(&line) {
             built.take(&message);
         }
     }
-    Ok(built)
+    let status = cargo.wait().map_err(|error| error.to_string())?;
+    if status.success() { Ok(built) } else { Err("the test programs do not build".to_owned()) }
 }
 
 impl Built {
     fn take(&mut self, message: &Value) {
+        if let Some(rendered) = message["message"]["rendered"].as_str() {
+            eprint!("{rendered}");
+            // The line that counts them has no place in the source.
+            self.lints += usize::from(message["message"]["spans"] != json!([]));
+        }
         let Some(executable) = message["executable"].as_str().map(PathBuf::from) else { return };
         let manifest = PathBuf::from(message["manifest_path"].as_str().unwrap_or_default());
         let folder = manifest.parent().and_then(|folder| folder.file_name()).unwrap_or_default();

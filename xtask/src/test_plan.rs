@@ -158,7 +158,7 @@ impl TestPlan {
         }
     }
 
-    /// Returns the programs with the longest first, so that both lanes end at about the same time.
+    /// Returns the programs with the longest first, so that all lanes end at about the same time.
     pub(crate) fn in_order<'a>(&self, programs: &'a [TestProgram]) -> Vec<&'a TestProgram> {
         let mut programs: Vec<_> = programs.iter().collect();
         programs

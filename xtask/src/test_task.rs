@@ -65,10 +65,11 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     if !options.as_user_only {
         static_checks(options.full, &mut tally)?;
     }
-    let built = tally.stage("build of the test programs", build);
+    let built = tally.stage("build of the test programs, with lints", build);
     let environment = environment.end(missing, &mut tally);
     match built {
         Ok(mut built) => {
+            tally.check("clippy", built.lints == 0);
             let with_containers = containers.map(|tests| (tests, docker::Tests::take(&mut built)));
             tally.add(programs(options, &built, &environment, with_containers)?);
             tally.check_budgets();
@@ -101,7 +102,7 @@ fn programs(
     };
     let run_as = &run_as;
     let mut jobs = Vec::new();
-    // The longest first, so that both lanes end at about the same time.
+    // The longest first, so that all lanes end at about the same time.
     if let Some((tests, programs)) = with_containers {
         jobs.push(Job::new("containers", move |tally| tests.run(&programs, tally)));
     }
