@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use sandbox_engine::background;
 use sandbox_engine::programs::on_path;
-use sandbox_engine::{background, cache};
 use sandbox_python::agent::{PycMagic, agent, byte_code_id, compiler};
+use sandbox_python::cache;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;

@@ -10,14 +10,13 @@ use crate::Start;
 use crate::cell::{Hello, Program, Zygote};
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_isolation::{CellLauncher, Privilege};
-use sandbox_python::program_id;
+use sandbox_python::{cache, program_id};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::interpreters::Fingerprint;
 use sandbox_engine::background;
-use sandbox_engine::cache;
 
 /// The cache key of a zygote: interpreters with the same key are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

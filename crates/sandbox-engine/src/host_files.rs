@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, fstatvfs};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
+use sandbox_python::cache::cache_directory;
 
-use crate::cache_directory;
 use crate::snapshots::SnapshotStore;
 
 /// Directories that are never given to code, with everything below: the kernel's own file systems, configuration with its

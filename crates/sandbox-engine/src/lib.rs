@@ -13,7 +13,6 @@
 mod attempts;
 pub mod background_runtime;
 mod base;
-pub mod cache;
 pub mod checkpoint_slot;
 pub mod checks;
 mod chunk_queue;
@@ -46,7 +45,6 @@ pub use background_runtime::background;
 pub use base::{
     ClosedSignal, Files, KeepAliveStream, SandboxBase, SandboxBaseSpec, SandboxMetadata,
 };
-pub use cache::cache_directory;
 pub use chunk_queue::ChunkQueue;
 pub use expiry::{ActivityGuard, ActivityTracker, Expiry};
 pub use instance::{InstanceHooks, StandardInstance};

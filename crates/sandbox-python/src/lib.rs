@@ -7,6 +7,8 @@
 //! [`PROGRAM_VARIABLES`].
 
 pub mod agent;
+pub mod cache;
+
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// The descriptor on which the zygote finds its packet socket.

@@ -1,4 +1,5 @@
-//! Files in the user's cache directory. Losing them costs time and nothing else.
+//! Files in the user's cache directory, such as byte code and facts about interpreters. Losing them costs time and nothing
+//! else.
 
 use std::env;
 use std::fs::{DirBuilder, File};
