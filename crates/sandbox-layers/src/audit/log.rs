@@ -6,9 +6,9 @@
 //! inserted shows, and a tail that is missing shows by `head`. A process that can read the key can forge all of it: the chain
 //! stops other users, code in sandboxes and accidents, not the owner of the log and not root.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -50,13 +50,17 @@ pub struct AuditReport {
     pub problem: Option<String>,
 }
 
-/// A directory with an audit log.
+/// A directory with an audit log. Its files are kept open: a line takes a third of the time that it takes with opening them.
 #[derive(Debug)]
 pub(super) struct LogDirectory {
     path: PathBuf,
     key: [u8; 32],
     max_file: u64,
     sync: bool,
+    lock: File,
+    note: File,
+    /// The file of lines, once one was written.
+    current: Option<File>,
 }
 
 impl LogDirectory {
@@ -67,30 +71,59 @@ impl LogDirectory {
             _ => {}
         }
         check_private(path)?;
-        let _lock = lock(path)?;
+        let lock = open_lock(path)?;
+        let locked = Locked::take(&lock, FlockOperation::LockExclusive)?;
         // Before the key, so that a log with a key and no note has lost it.
-        if !path.join("key").exists() && files(path)?.is_empty() {
-            write_note(path, &Head::default(), sync)?;
+        let is_new = !path.join("key").exists() && files(path)?.is_empty();
+        let note = open_note(path, is_new)?;
+        if is_new {
+            write_note(&note, &Head::default(), sync)?;
         }
-        Ok(Self { path: path.to_owned(), key: read_key(path)?, max_file, sync })
+        let key = read_key(path)?;
+        drop(locked);
+        Ok(Self { path: path.to_owned(), key, max_file, sync, lock, note, current: None })
     }
 
     /// Appends a record as the next line. Processes take turns.
-    pub(super) fn append(&self, mut record: Map<String, Value>) -> io::Result<()> {
-        let _lock = lock(&self.path)?;
-        let mut head = self.head()?;
+    pub(super) fn append(&mut self, record: &mut Map<String, Value>) -> io::Result<()> {
+        self.append_with(record, FlockOperation::LockExclusive)
+    }
+
+    /// Appends a record as the next line. `WouldBlock` when another process is writing.
+    pub(super) fn try_append(&mut self, record: &mut Map<String, Value>) -> io::Result<()> {
+        self.append_with(record, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    fn append_with(
+        &mut self,
+        record: &mut Map<String, Value>,
+        operation: FlockOperation,
+    ) -> io::Result<()> {
+        if is_removed(&self.lock)? {
+            self.lock = open_lock(&self.path)?;
+        }
+        let _locked = Locked::take(&self.lock, operation)?;
+        if is_removed(&self.note)? {
+            self.note = open_note(&self.path, false)?;
+        }
+        let mut head = read_note(&self.note)?;
         let path = self.path.join("audit.jsonl");
         if head.bytes >= self.max_file {
             let first = first_number(&path)?.unwrap_or(head.count);
             fs::rename(&path, self.path.join(format!("audit-{first}.jsonl")))?;
             head.bytes = 0;
         }
-        if head.bytes > 0 && !path.exists() {
+        let there = match fs::metadata(&path) {
+            Ok(there) => Some(there),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if there.is_none() {
             // A process ended between the rename and the note. Lines that are missing show in a check.
             head.bytes = 0;
         }
-        let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
-        let length = file.metadata()?.len();
+        let length = there.as_ref().map_or(0, Metadata::len);
+        let mut file = current_file(&mut self.current, &path, there)?;
         if length > head.bytes {
             // A process ended between a line and its note: nothing has vouched for that line.
             file.set_len(head.bytes)?;
@@ -99,7 +132,7 @@ impl LogDirectory {
         }
         head.count += 1;
         record.insert("seq".to_owned(), head.count.into());
-        let text = Value::Object(record).to_string();
+        let text = serde_json::to_string(record)?;
         head.mac = code(&self.key, &head.mac, &text);
         let line = format!("{},\"{CODE}\":\"{}\"}}\n", &text[..text.len() - 1], head.mac);
         file.write_all(line.as_bytes())?;
@@ -107,17 +140,7 @@ impl LogDirectory {
             file.sync_data()?;
         }
         head.bytes += line.len() as u64;
-        write_note(&self.path, &head, self.sync)
-    }
-
-    fn head(&self) -> io::Result<Head> {
-        match fs::read(self.path.join("head")) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(io::Error::other("the note of the last line is missing"))
-            }
-            Err(error) => Err(error),
-        }
+        write_note(&self.note, &head, self.sync)
     }
 
     /// Reads every line, the oldest first, until `each` returns false.
@@ -134,8 +157,8 @@ impl LogDirectory {
 
     /// Checks every line and the note of the last one.
     pub(super) fn verify(&self) -> io::Result<AuditReport> {
-        let _lock = lock(&self.path)?;
-        let head = self.head()?;
+        let _locked = Locked::take(&self.lock, FlockOperation::LockExclusive)?;
+        let head = read_note(&self.note)?;
         let files = files(&self.path)?;
         let mut report = AuditReport { files: files.len(), ..AuditReport::default() };
         let mut last = String::new();
@@ -186,19 +209,67 @@ impl LogDirectory {
     }
 }
 
+/// Returns the file that has the path now, which another process may have made.
+fn current_file<'kept>(
+    kept: &'kept mut Option<File>,
+    path: &Path,
+    there: Option<Metadata>,
+) -> io::Result<&'kept File> {
+    let identity = |file: &Metadata| (file.dev(), file.ino());
+    let is_there = match (&*kept, there) {
+        (Some(kept), Some(there)) => identity(&kept.metadata()?) == identity(&there),
+        _ => false,
+    };
+    if !is_there {
+        *kept = None;
+    }
+    match kept {
+        Some(file) => Ok(file),
+        None => {
+            let mut options = OpenOptions::new();
+            let file = options.create(true).append(true).mode(0o600).open(path)?;
+            Ok(kept.insert(file))
+        }
+    }
+}
+
+/// Opens the note of the last line. Only a new log has none.
+fn open_note(path: &Path, is_new: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(is_new).truncate(false).read(true).write(true).mode(0o600);
+    options.open(path.join("head")).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::other("the note of the last line is missing"),
+        _ => error,
+    })
+}
+
+fn read_note(note: &File) -> io::Result<Head> {
+    let mut text = [0; NOTE_LENGTH];
+    let mut length = 0;
+    while length < text.len() {
+        match note.read_at(&mut text[length..], length as u64)? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    Ok(serde_json::from_slice(&text[..length])?)
+}
+
 /// Writes the note of the last line over the one before, in one write of one length within one sector: a process or a
 /// computer that ends leaves one or the other. A file of its own that is renamed takes eight times as long.
-fn write_note(path: &Path, head: &Head, sync: bool) -> io::Result<()> {
+fn write_note(note: &File, head: &Head, sync: bool) -> io::Result<()> {
     let mut text = serde_json::to_vec(head)?;
-    text.resize(NOTE_LENGTH.max(text.len()), b' ');
-    let mut options = OpenOptions::new();
-    options.create(true).truncate(false).write(true).mode(0o600);
-    let mut file = options.open(path.join("head"))?;
-    file.write_all(&text)?;
+    text.resize(NOTE_LENGTH, b' ');
+    note.write_all_at(&text, 0)?;
     if sync {
-        file.sync_data()?;
+        note.sync_data()?;
     }
     Ok(())
+}
+
+/// Returns true for an open file that no directory has any more.
+fn is_removed(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() == 0)
 }
 
 /// The files of a log, the oldest first.
@@ -252,13 +323,26 @@ fn check_private(path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
 }
 
-/// Takes the lock of a log until it is dropped.
-fn lock(path: &Path) -> io::Result<File> {
+fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let file =
-        options.create(true).truncate(false).write(true).mode(0o600).open(path.join("lock"))?;
-    flock(&file, FlockOperation::LockExclusive)?;
-    Ok(file)
+    options.create(true).truncate(false).write(true).mode(0o600).open(path.join("lock"))
+}
+
+/// Holds the lock of a log until it is dropped.
+struct Locked<'lock>(&'lock File);
+
+impl<'lock> Locked<'lock> {
+    fn take(file: &'lock File, operation: FlockOperation) -> io::Result<Self> {
+        flock(file, operation)?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Fails for a file that is not open, and this one is.
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
 }
 
 fn read_key(path: &Path) -> io::Result<[u8; 32]> {
@@ -294,9 +378,9 @@ mod tests {
     }
 
     fn filled(directory: &Path) -> LogDirectory {
-        let log = LogDirectory::open(&directory.join("log"), 1 << 20, false).unwrap();
+        let mut log = LogDirectory::open(&directory.join("log"), 1 << 20, false).unwrap();
         for text in ["one", "two", "three"] {
-            log.append(record(text)).unwrap();
+            log.append(&mut record(text)).unwrap();
         }
         log
     }
@@ -350,9 +434,9 @@ mod tests {
     #[test]
     fn files_are_rotated_and_the_chain_goes_over_them() {
         let directory = tempfile::tempdir().unwrap();
-        let log = LogDirectory::open(&directory.path().join("log"), 300, false).unwrap();
+        let mut log = LogDirectory::open(&directory.path().join("log"), 300, false).unwrap();
         for number in 0..20 {
-            log.append(record(&format!("line {number}"))).unwrap();
+            log.append(&mut record(&format!("line {number}"))).unwrap();
         }
         let report = log.verify().unwrap();
         assert_eq!((report.lines, &report.problem), (20, &None));
@@ -366,14 +450,16 @@ mod tests {
     fn a_log_that_was_removed_with_its_note_is_no_new_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let log = LogDirectory::open(&path, 1 << 20, false).unwrap();
+        let mut log = LogDirectory::open(&path, 1 << 20, false).unwrap();
         assert_eq!(log.verify().unwrap().problem, None, "a new log is whole");
-        log.append(record("a line")).unwrap();
+        log.append(&mut record("a line")).unwrap();
         fs::remove_file(path.join("audit.jsonl")).unwrap();
         fs::remove_file(path.join("head")).unwrap();
-        let again = LogDirectory::open(&path, 1 << 20, false).unwrap();
-        assert!(again.verify().unwrap_err().to_string().contains("note of the last line"));
-        again.append(record("another line")).unwrap_err();
+        // For a process that has the log open, and for one that opens it.
+        let refused = log.append(&mut record("another line")).unwrap_err();
+        assert!(refused.to_string().contains("note of the last line"), "{refused}");
+        let refused = LogDirectory::open(&path, 1 << 20, false).unwrap_err();
+        assert!(refused.to_string().contains("note of the last line"), "{refused}");
     }
 
     #[test]
@@ -384,9 +470,9 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     // Each has the file open by itself, as a process has.
-                    let log = LogDirectory::open(&path, 4096, false).unwrap();
+                    let mut log = LogDirectory::open(&path, 4096, false).unwrap();
                     for _ in 0..50 {
-                        log.append(record("x")).unwrap();
+                        log.append(&mut record("x")).unwrap();
                     }
                 });
             }
@@ -399,12 +485,12 @@ mod tests {
     #[test]
     fn a_line_without_its_note_is_written_again() {
         let directory = tempfile::tempdir().unwrap();
-        let log = filled(directory.path());
+        let mut log = filled(directory.path());
         let path = log.path.join("audit.jsonl");
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"half").unwrap();
         assert_eq!(log.verify().unwrap().problem, None);
-        log.append(record("four")).unwrap();
+        log.append(&mut record("four")).unwrap();
         assert_eq!(log.verify().unwrap(), AuditReport { lines: 4, files: 1, problem: None });
     }
 }

@@ -5,9 +5,11 @@ mod tools;
 mod totals;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -95,11 +97,17 @@ impl Default for AuditPolicy {
 pub struct AuditLog {
     path: PathBuf,
     policy: AuditPolicy,
+    directory: Arc<Mutex<LogDirectory>>,
+    /// Lines that the writing thread has still to write.
+    queued: Arc<AtomicUsize>,
     lines: Sender<Line>,
 }
 
 /// A record for the writing thread, which answers when it is written. Without a record it only answers.
-type Line = (Option<Map<String, Value>>, Option<oneshot::Sender<std::result::Result<(), String>>>);
+type Line = (Option<Map<String, Value>>, Option<oneshot::Sender<Written>>);
+
+/// Nothing, or why a line could not be written.
+type Written = std::result::Result<(), String>;
 
 impl fmt::Debug for AuditLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,17 +122,20 @@ impl AuditLog {
     /// `PermissionDenied` when the directory is not private to this user; `Unavailable` when it cannot be used.
     pub fn open(path: impl Into<PathBuf>, policy: AuditPolicy) -> Result<Self> {
         let path = path.into();
-        let directory = opened(&path, policy)?;
+        let directory = Arc::new(Mutex::new(opened(&path, policy)?));
         let (lines, received) = channel::<Line>();
+        let queued = Arc::new(AtomicUsize::new(0));
+        let (written_to, left) = (Arc::clone(&directory), Arc::clone(&queued));
         let writer = move || {
             while let Ok((record, answer)) = received.recv() {
                 let written = match record {
-                    Some(record) => directory.append(record).map_err(|error| error.to_string()),
+                    Some(mut record) => {
+                        let written = locked(&written_to).append(&mut record);
+                        left.fetch_sub(1, Ordering::AcqRel);
+                        told(written)
+                    }
                     None => Ok(()),
                 };
-                if let Err(error) = &written {
-                    tracing::error!(%error, "an audit line could not be written");
-                }
                 if let Some(answer) = answer {
                     // The caller may have given up.
                     let _ = answer.send(written);
@@ -133,7 +144,7 @@ impl AuditLog {
         };
         let thread = thread::Builder::new().name("audit-log".to_owned()).spawn(writer);
         thread.map_err(|error| unusable(&path, &error))?;
-        Ok(Self { path, policy, lines })
+        Ok(Self { path, policy, directory, queued, lines })
     }
 
     /// Checks every line of the log in a directory.
@@ -166,15 +177,37 @@ impl AuditLog {
         }
     }
 
+    /// Writes a line here, unless that could wait: for the disk, for another process, for lines that came before. Handing a
+    /// line to the writing thread and waiting for the answer takes longer than writing it.
+    fn write_now(&self, record: &mut Map<String, Value>) -> Option<Written> {
+        if self.policy.sync || self.queued.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let mut directory = self.directory.try_lock().ok()?;
+        match directory.try_append(record) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            written => Some(told(written)),
+        }
+    }
+
+    fn queue(&self, record: Map<String, Value>, answer: Option<oneshot::Sender<Written>>) {
+        self.queued.fetch_add(1, Ordering::AcqRel);
+        // The thread lives as long as this sender.
+        let _ = self.lines.send((Some(record), answer));
+    }
+
     /// Writes the line with which an operation begins.
-    async fn begin(&self, record: Map<String, Value>, operation: &'static str) -> Result<()> {
-        let (answer, written) = oneshot::channel();
-        let sent = self.lines.send((Some(record), Some(answer)));
-        let problem = match (sent, written.await) {
-            (Ok(()), Ok(Ok(()))) => return Ok(()),
-            (Ok(()), Ok(Err(problem))) => problem,
-            _ => "the writing thread has ended".to_owned(),
+    async fn begin(&self, mut record: Map<String, Value>, operation: &'static str) -> Result<()> {
+        let written = match self.write_now(&mut record) {
+            Some(written) => written,
+            None => {
+                let (answer, written) = oneshot::channel();
+                self.queue(record, Some(answer));
+                let gone = |_| Err("the writing thread has ended".to_owned());
+                written.await.unwrap_or_else(gone)
+            }
         };
+        let Err(problem) = written else { return Ok(()) };
         if self.policy.on_failure == AuditFailure::Continue {
             return Ok(());
         }
@@ -185,9 +218,22 @@ impl AuditLog {
             .with_hint("make room on its disk, or choose `AuditFailure::Continue`"))
     }
 
-    fn end(&self, record: Map<String, Value>) {
-        let _ = self.lines.send((Some(record), None));
+    fn end(&self, mut record: Map<String, Value>) {
+        if self.write_now(&mut record).is_none() {
+            self.queue(record, None);
+        }
     }
+}
+
+fn locked(directory: &Mutex<LogDirectory>) -> MutexGuard<'_, LogDirectory> {
+    directory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn told(written: io::Result<()>) -> Written {
+    written.map_err(|error| {
+        tracing::error!(%error, "an audit line could not be written");
+        error.to_string()
+    })
 }
 
 /// A log that is only read is not made.
@@ -204,9 +250,9 @@ fn opened(path: &Path, policy: AuditPolicy) -> Result<LogDirectory> {
         .map_err(|error| unusable(path, &error))
 }
 
-fn unusable(path: &Path, error: &std::io::Error) -> Error {
+fn unusable(path: &Path, error: &io::Error) -> Error {
     let kind = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+        io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
         _ => ErrorKind::Unavailable,
     };
     let message = format!("the audit log in {} cannot be used: {error}", path.display());
