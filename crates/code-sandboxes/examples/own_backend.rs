@@ -108,7 +108,7 @@ impl Life for HostSandbox {
 impl CommandOps for HostSandbox {
     async fn start_command(&self, _: &CallContext, request: StartCommand) -> Result<Command> {
         let StartCommand { command, env, cwd: None, timeout: None, cpu_time: None, output_limit: None,
-            stdin: Stdin::Empty, interactive: false, pty: None, background: false, .. } = request
+            stdin: Stdin::Empty, interactive: false, pty: None, background: false, as_root: false, .. } = request
         else { return no("command with more than arguments and variables") };
         let mut program = process::Command::new(&command.argv()[0]);
         program.args(&command.argv()[1..]).current_dir(&self.directory).process_group(0).stdin(Stdio::null());
