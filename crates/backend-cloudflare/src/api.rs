@@ -151,6 +151,16 @@ impl Api {
         self.client.json(&CallContext::new(), &request).await
     }
 
+    /// `GET /v1/sandbox/{id}/processes`, which starts no container.
+    pub(crate) async fn processes(
+        &self,
+        operation: &'static str,
+        id: &str,
+    ) -> Result<Vec<RemoteProcess>> {
+        let request = Request::get(operation, self.sandbox_url(id, &["processes"]));
+        self.client.json(&CallContext::new(), &request).await
+    }
+
     /// `GET /v1/sandbox/{id}/processes/{process}/logs`, followed from a cursor.
     pub(crate) async fn logs(
         &self,

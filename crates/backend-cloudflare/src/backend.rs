@@ -21,7 +21,7 @@ use crate::capabilities::{capabilities, check};
 use crate::client_factory::ApiFactory;
 use crate::config::CloudflareConfig;
 use crate::create::{Plan, WORKSPACE, create, id_of_key};
-use crate::instance::open;
+use crate::instance::{open, open_with};
 use crate::records::{self, SandboxRecord, describe};
 use crate::remote::{RemoteSandbox, end_overdue};
 use crate::snapshots;
@@ -192,7 +192,8 @@ impl Backend for CloudflareBackend {
             Err(error) => return Err(error),
             Ok(_) => {}
         }
-        open(handle, &directory, &CreateSpec::default())
+        let kept = handle.programs.kept().await?;
+        open_with(handle, &directory, &CreateSpec::default(), kept)
     }
 
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {

@@ -11,7 +11,8 @@ use sandbox_core::{
     PortOps, Result, RunCode, SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps,
     StartCommand, Tags, Tool, TunnelInfo, Variant,
 };
-use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
+use sandbox_engine::commands::KeptCommand;
+use sandbox_engine::host::{FileSystem, ProcessHost, Spawned, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
 use sandbox_engine::{InstanceHooks, Packages, SandboxBase, SandboxBaseSpec, StandardInstance};
 use sandbox_shell::ShellCommands;
@@ -63,7 +64,24 @@ struct CloudflareInstance {
 /// # Errors
 /// `Protocol` for an id that is none.
 pub(crate) fn open(handle: Arc<Handle>, cwd: &str, spec: &CreateSpec) -> Result<Arc<dyn Instance>> {
+    open_with(handle, cwd, spec, Vec::new())
+}
+
+/// Opens a sandbox with commands in the background that earlier processes have started.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_with(
+    handle: Arc<Handle>,
+    cwd: &str,
+    spec: &CreateSpec,
+    commands: Vec<(KeptCommand, Spawned)>,
+) -> Result<Arc<dyn Instance>> {
     let programs = programs(&handle, cwd, spec)?;
+    let base = &programs.base;
+    for (command, spawned) in commands {
+        base.commands.adopt(command, spawned, Box::new(base.expiry.in_use()));
+    }
     let (kept, lifetime) = (OnceCell::new(), Arc::clone(&handle));
     Ok(check_lifetime(Arc::new(CloudflareInstance { programs, handle, kept }), lifetime))
 }

@@ -36,6 +36,7 @@ mod create;
 mod error;
 mod files;
 mod instance;
+mod kept;
 mod output;
 mod programs;
 mod records;

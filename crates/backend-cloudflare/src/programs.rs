@@ -14,10 +14,13 @@ use futures_util::{StreamExt as _, stream};
 use sandbox_cloud::{Connections, StateStore};
 use sandbox_core::{ByteStream, CallContext, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
+use sandbox_engine::commands::KeptCommand;
+use sandbox_engine::host::Spawned;
 use sandbox_shell::text::{self, Form};
 use sandbox_shell::{
     AttachedProgram, CommandHost, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost,
-    ShellProgram,
+    ShellProgram, adopt_command,
+};
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::watch;
@@ -25,6 +28,7 @@ use tokio::sync::watch;
 use crate::api::{Api, Generation};
 use crate::client_factory::ApiFactory;
 use crate::error::{container_lost, lost};
+use crate::kept;
 use crate::output::{of_exec, of_process};
 use crate::records::{self, SandboxRecord};
 use crate::terminal::Terminal;
@@ -54,11 +58,12 @@ macro_rules! mark {
 /// The line of a container that was started again.
 const LOST: &[u8] = b"code-sandboxes: lost";
 
-/// Runs a program in a container that has lost nothing. Its arguments: a FIFO for the input or `-`, then the program.
+/// Runs a program in a container that has lost nothing. Its arguments: a FIFO for the input or `-`, a note by which a later
+/// process finds the program or `-`, then the program.
 const GUARD: &str = concat!(
     "[ -e ",
     mark!(),
-    " ] || { echo 'code-sandboxes: lost' >&2; exit 0; }; fifo=$1; shift; ",
+    " ] || { echo 'code-sandboxes: lost' >&2; exit 0; }; fifo=$1; shift 2; ",
     "[ \"$fifo\" = - ] || { mkfifo \"$fifo\" || exit 1; exec <>\"$fifo\"; }; exec \"$@\""
 );
 
@@ -218,7 +223,8 @@ impl Programs {
             Input::Inline(data) => (Some(data.as_str()), "-"),
             Input::File(file) => (None, file.as_str()),
         };
-        let mut words = if is_guarded { vec![SHELL, "-c", GUARD, "sh", "-"] } else { Vec::new() };
+        let mut words =
+            if is_guarded { vec![SHELL, "-c", GUARD, "sh", "-", "-"] } else { Vec::new() };
         if let Some(data) = data {
             words.extend([SHELL, "-c", INLINE, "sh", data]);
         }
@@ -276,7 +282,10 @@ impl Programs {
             true => format!("/tmp/.sandbox-{}", random_hex(8)),
             false => "-".to_owned(),
         };
-        let mut argv = vec![SHELL, "-c", GUARD, "sh", &fifo];
+        // The outcome of an `exec` is that of its request, so no later process could follow it.
+        let kept = program.kept.as_ref().filter(|_| form == Form::Exact);
+        let note = kept.map_or_else(|| "-".to_owned(), |kept| kept::note(kept, &fifo));
+        let mut argv = vec![SHELL, "-c", GUARD, "sh", &fifo, &note];
         argv.extend(text::program_words(form, program.stdin, &program.argv));
         let size: usize = argv.iter().map(|word| word.len()).sum();
         // Variables of an `exec` travel in a file: a command line is in the list of processes.
@@ -293,7 +302,7 @@ impl Programs {
             let file = staging();
             let content = text::program_file(in_file, &argv)?;
             api.put(operation, &self.id, &file, content).await?;
-            self.output(operation, &[SHELL, &file], &env).await?
+            self.output(operation, &[SHELL, &file, &note], &env).await?
         };
         // The first output is the report of the start, or of a container that was started again.
         let first = output.next().await;
@@ -303,11 +312,56 @@ impl Programs {
             return Err(self.note_loss(operation).await);
         }
         let output: ProgramOutput = Box::pin(stream::iter(first).chain(output));
+        Ok(self.attach_to(id, output, program.stdin.then_some(fifo)))
+    }
+
+    /// Opens the input of a program, a FIFO.
+    fn attach_to(
+        self: Arc<Self>,
+        id: String,
+        output: ProgramOutput,
+        fifo: Option<String>,
+    ) -> AttachedProgram {
         let (input, reader) = duplex(INPUT_SIZE);
-        if program.stdin {
+        if let Some(fifo) = fifo {
             tokio::spawn(feed(self, fifo, reader));
         }
-        Ok(AttachedProgram { id, output, input: Box::pin(input) })
+        AttachedProgram { id, output, input: Box::pin(input) }
+    }
+
+    /// Returns the commands in the background that earlier processes have started and that still run.
+    ///
+    /// # Errors
+    /// What keeps the bridge from being reached.
+    pub(crate) async fn kept(&self) -> Result<Vec<(KeptCommand, Spawned)>> {
+        let own = self.own()?;
+        background(async move { own.find_kept().await }).await?
+    }
+
+    async fn find_kept(self: Arc<Self>) -> Result<Vec<(KeptCommand, Spawned)>> {
+        let operation = "attach";
+        let api = self.api(operation)?;
+        if api.generation(operation).await? == Generation::Exec {
+            return Ok(Vec::new());
+        }
+        let shell: Arc<dyn ShellHost> = Arc::<Self>::clone(&self);
+        let mut found = Vec::new();
+        for process in api.processes(operation, &self.id).await? {
+            let note = process.command.iter().find_map(|word| kept::find_note(word));
+            let Some((program, fifo)) = note.filter(|_| process.state == "running") else {
+                continue;
+            };
+            let Some(kept) = KeptCommand::from_label(&program.label) else { continue };
+            let output = of_process(Arc::clone(&self), process.id.clone());
+            let has_input = fifo.is_some();
+            let attached = Arc::clone(&self).attach_to(process.id, output, fifo);
+            match adopt_command(&shell, attached, &program.word, has_input).await {
+                Ok(spawned) => found.push((kept, spawned)),
+                // It has ended meanwhile, or its log is gone.
+                Err(error) => tracing::debug!(%error, id = kept.id, "a command is not found"),
+            }
+        }
+        Ok(found)
     }
 
     /// Sends a file, in parts that the bridge takes. Returns its size.
@@ -384,18 +438,21 @@ pub(crate) fn staging() -> String {
     format!("/workspace/.sandbox-{}", random_hex(8))
 }
 
-/// Passes the input of a command on, and its end.
+/// Passes the input of a command on, and its end. A handle that goes leaves the input open for a later one.
 async fn feed(programs: Arc<Programs>, fifo: String, mut from: DuplexStream) {
     let mut buffer = vec![0; INPUT_SIZE];
     let mut sent = Ok(());
     while sent.is_ok() {
         match from.read(&mut buffer).await {
             Ok(count) if count > 0 => {
-                let line = STANDARD.encode(&buffer[..count]);
+                let line = text::input_piece(&buffer[..count]);
                 sent = pass_on(&programs, &fifo, &line, "").await;
             }
             _ => break,
         }
+    }
+    if programs.is_over() {
+        return;
     }
     if let Err(error) = sent.and(pass_on(&programs, &fifo, ".", "last").await) {
         tracing::debug!(%error, "the input of a command has ended early");
@@ -484,7 +541,7 @@ impl ShellHost for Programs {
                 Generation::Processes => Form::Exact,
             };
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            let mut argv = vec![SHELL, "-c", GUARD, "sh", "-"];
+            let mut argv = vec![SHELL, "-c", GUARD, "sh", "-", "-"];
             argv.extend(text::stream_words(form, &script, &arguments));
             let (_, output) = own.output(operation, &argv, &BTreeMap::new()).await?;
             let stderr = Vec::new();

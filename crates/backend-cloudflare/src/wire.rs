@@ -13,6 +13,8 @@ pub(crate) struct Minted {
 #[serde(default)]
 pub(crate) struct RemoteProcess {
     pub(crate) id: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) state: String,
 }
 
 /// An event of the log of a process: `stdout` and `stderr` with data, `terminal` at its end, `truncated` where the bridge has

@@ -23,16 +23,13 @@ use tokio::sync::{OwnedMutexGuard, Semaphore, mpsc, watch};
 use tokio::time::sleep;
 
 use crate::error::unsupported;
-use crate::interpreter::{CodeContext, CodeRequest, End, Interpreter, Piece, Pieces, Told};
+use crate::interpreter::{CodeContext, CodeRequest, End, Exit, Interpreter, Piece, Pieces, Told};
 
 /// Time that code has to end after an interrupt, before its process is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Time for the toolbox to tell that a process which was killed has ended.
 const DEATH: Duration = Duration::from_secs(5);
-
-/// Status of a process that was killed, as a shell shows it.
-const SIGKILL_STATUS: i32 = 137;
 
 /// Output that waits for its reader. The toolbox drops a reader that is slow, so output is read at once.
 const MAX_WAITING: usize = 64 << 20;
@@ -99,7 +96,7 @@ impl Code {
             // Another process may have used it: its process is found by preparing it.
             self.interpreter.prepare(&CallContext::new(), context).await?;
         }
-        self.interpreter.signal(context, "KILL").await?;
+        self.interpreter.kill(context).await?;
         context.mark_restarted();
         Ok(())
     }
@@ -164,7 +161,7 @@ impl CodeOps for Code {
         let asked = CodeRequest::run(&request, cwd, &stdin);
         let was_lost = context.take_lost();
         let pieces = self.interpreter.start(call, &context, &asked).await?;
-        context.set_running(true);
+        context.set_running(Some(&asked.word));
         let limit = self.output_limit.into_iter().chain(request.output_limit).min();
         let (sender, events) = mpsc::unbounded_channel();
         let room = Arc::new(Semaphore::new(MAX_WAITING));
@@ -292,10 +289,8 @@ impl CodeOps for Code {
 
     async fn interrupt(&self, _call: &CallContext, context: Option<&str>) -> Result<bool> {
         let context = self.existing("interrupt", context)?;
-        if !context.is_running() {
-            return Ok(false);
-        }
-        self.interpreter.signal(&context, "INT").await?;
+        let Some(word) = context.running() else { return Ok(false) };
+        self.interpreter.interrupt(&context, &word).await?;
         Ok(true)
     }
 
@@ -354,7 +349,7 @@ impl Run {
         });
         let mut outcome = self.outcome(&mut pieces).await;
         self.interpreter.handle.map_outcome(&mut outcome).await;
-        self.context.set_running(false);
+        self.context.set_running(None);
         self.send(EventKind::Finished(outcome));
     }
 
@@ -383,10 +378,10 @@ impl Run {
                 }
                 () = &mut grace, if is_ending => {
                     if was_killed {
-                        break End::Died;
+                        break End::Died(None);
                     }
                     was_killed = true;
-                    let _ = self.interpreter.signal(&self.context, "KILL").await;
+                    let _ = self.interpreter.kill(&self.context).await;
                     grace.as_mut().reset(tokio::time::Instant::now() + DEATH);
                 }
                 piece = pieces.next() => match piece {
@@ -437,7 +432,7 @@ impl Run {
     }
 
     async fn interrupt(&self, grace: std::pin::Pin<&mut tokio::time::Sleep>) {
-        if let Err(error) = self.interpreter.signal(&self.context, "INT").await {
+        if let Err(error) = self.interpreter.interrupt(&self.context, &self.asked.word).await {
             tracing::debug!(%error, "code could not be interrupted");
         }
         grace.reset(tokio::time::Instant::now() + GRACE);
@@ -447,16 +442,21 @@ impl Run {
         let mut outcome = self.base();
         let told = match end {
             End::Told(told) => told,
-            End::Died | End::TimedOut => {
+            End::Died(_) | End::TimedOut => {
                 self.context.mark_lost();
                 outcome.state = InterpreterState::Lost;
-                // The toolbox does not tell how a process has ended; of this one it is known.
-                outcome.exit_code = was_killed.then_some(SIGKILL_STATUS);
+                let exit = match end {
+                    End::Died(Some(exit)) => Some(exit),
+                    _ => was_killed.then_some(Exit::KILLED),
+                };
+                outcome.exit_code = exit.map(|exit| exit.code);
                 let kind = why.unwrap_or(match end {
                     End::TimedOut => FailureKind::Timeout,
                     _ => FailureKind::KernelDied,
                 });
-                outcome.failure = Some(self.failure(kind));
+                let mut failure = self.failure(kind);
+                failure.signal = exit.and_then(|exit| exit.signal);
+                outcome.failure = Some(failure);
                 return outcome;
             }
             End::NotPrepared | End::Lost(_) => {

@@ -59,7 +59,10 @@ struct ContextState {
     native: Option<String>,
     /// Its process, once it was prepared.
     pid: Option<u32>,
-    is_running: bool,
+    /// Its directory of interrupts.
+    interrupts: String,
+    /// The word of the request that runs.
+    running: Option<String>,
     /// Its variables were lost, and no run has told so.
     is_lost: bool,
 }
@@ -74,11 +77,17 @@ impl CodeContext {
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.state().is_running
+        self.state().running.is_some()
     }
 
-    pub(crate) fn set_running(&self, is_running: bool) {
-        self.state().is_running = is_running;
+    /// Notes which request runs.
+    pub(crate) fn set_running(&self, word: Option<&str>) {
+        self.state().running = word.map(str::to_owned);
+    }
+
+    /// Returns the word of the request that runs.
+    pub(crate) fn running(&self) -> Option<String> {
+        self.state().running.clone()
     }
 
     /// Returns the process of its interpreter, if that is known.
@@ -137,12 +146,33 @@ pub(crate) enum End {
     Told(Told),
     /// The context is not prepared, or not there. Nothing ran.
     NotPrepared,
-    /// The process of the interpreter has ended.
-    Died,
+    /// The process of the interpreter has ended, in this way where that is known.
+    Died(Option<Exit>),
     /// The toolbox ended the process: its own limit has passed.
     TimedOut,
     /// The connection broke, or the toolbox gave the reader up.
     Lost(String),
+}
+
+/// The way in which the process of an interpreter has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit {
+    /// The status as a shell has it: 128 and the number of a signal.
+    pub(crate) code: i32,
+    pub(crate) signal: Option<i32>,
+}
+
+impl Exit {
+    /// By SIGKILL.
+    pub(crate) const KILLED: Self = Self { code: 137, signal: Some(9) };
+
+    /// Reads a status as `waitpid` reports it.
+    fn of_wait_status(status: i32) -> Self {
+        match status & 0x7f {
+            0 => Self { code: (status >> 8) & 0xff, signal: None },
+            signal => Self { code: 128 + signal, signal: Some(signal) },
+        }
+    }
 }
 
 /// What came of a request.
@@ -150,6 +180,8 @@ pub(crate) enum End {
 #[serde(default)]
 pub(crate) struct Told {
     pid: Option<u32>,
+    /// Directory of interrupts.
+    interrupts: String,
     /// The value of the last expression.
     pub(crate) text: Option<String>,
     /// Status of `sys.exit`.
@@ -186,7 +218,7 @@ impl Told {
 /// A request for a context that is prepared.
 #[derive(Clone, Debug)]
 pub(crate) struct CodeRequest {
-    word: String,
+    pub(crate) word: String,
     body: Value,
     /// A bound of the toolbox, in case this process ends. `None`: no bound.
     limit: Option<Duration>,
@@ -288,6 +320,7 @@ impl Interpreter {
             told: String::new(),
             pending: VecDeque::new(),
             is_told: false,
+            died: None,
             error: None,
         })
     }
@@ -327,14 +360,15 @@ impl Interpreter {
             });
             let end = end.await.map_err(|_| failed("it was not ready in time".to_owned()))?;
             // The toolbox takes a moment to see that the process before has ended.
-            if !matches!(end, End::Died) || attempt == MAX_STARTS {
+            if !matches!(end, End::Died(_)) || attempt == MAX_STARTS {
                 break end;
             }
             tokio::time::sleep(RESTART_PAUSE).await;
         };
         match end {
-            End::Told(Told { pid: Some(pid), .. }) => {
-                context.state().pid = Some(pid);
+            End::Told(Told { pid: Some(pid), interrupts, .. }) => {
+                let mut state = context.state();
+                (state.pid, state.interrupts) = (Some(pid), interrupts);
                 Ok(())
             }
             End::Lost(why) if why.contains("python") => {
@@ -409,14 +443,24 @@ impl Interpreter {
         context.state().native = None;
     }
 
-    /// Sends a signal to the process of a context.
+    /// Kills the process of a context.
     ///
     /// # Errors
     /// What keeps the sandbox from being reached.
-    pub(crate) async fn signal(&self, context: &CodeContext, signal: &str) -> Result<()> {
+    pub(crate) async fn kill(&self, context: &CodeContext) -> Result<()> {
         let Some(pid) = context.pid() else { return Ok(()) };
-        let pid = pid.to_string();
-        self.programs().run("kill \"-$1\" \"$2\"", &[signal, &pid]).await.map(drop)
+        self.programs().run("kill -KILL \"$1\"", &[&pid.to_string()]).await.map(drop)
+    }
+
+    /// Interrupts a request, and no other one: the file tells which one the signal is for.
+    ///
+    /// # Errors
+    /// As [`Self::kill`].
+    pub(crate) async fn interrupt(&self, context: &CodeContext, word: &str) -> Result<()> {
+        let Some(pid) = context.pid() else { return Ok(()) };
+        let file = format!("{}/{word}", context.state().interrupts);
+        let script = ": >\"$2\" && kill -INT \"$1\"";
+        self.programs().run(script, &[&pid.to_string(), &file]).await.map(drop)
     }
 }
 
@@ -430,6 +474,7 @@ pub(crate) struct Pieces {
     told: String,
     pending: VecDeque<Piece>,
     is_told: bool,
+    died: Option<Exit>,
     error: Option<InterpreterMessage>,
 }
 
@@ -472,14 +517,30 @@ impl Pieces {
             self.push(stream, &text[..at]);
             let rest = &text[at + self.word.len()..];
             let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
-            if line == "." {
-                self.is_told = true;
-            } else if self.told.len() + line.len() <= MAX_TOLD {
-                self.told.push_str(line);
-            }
+            self.take_line(line);
             text = after;
         }
         self.push(stream, text);
+    }
+
+    /// Takes a line of the lines that the interpreter was prepared with; the first character tells its kind.
+    fn take_line(&mut self, line: &str) {
+        if line == "." {
+            self.is_told = true;
+        } else if let Some(piece) = line.strip_prefix('+') {
+            if self.told.len() + piece.len() <= MAX_TOLD {
+                self.told.push_str(piece);
+            }
+        } else if let Some(status) = line.strip_prefix('!') {
+            self.died = status.parse().ok().map(Exit::of_wait_status);
+        } else {
+            let bytes = [("*1", OutputStream::Stdout), ("*2", OutputStream::Stderr)];
+            for (mark, stream) in bytes {
+                if let Some(Ok(data)) = line.strip_prefix(mark).map(|data| STANDARD.decode(data)) {
+                    self.pending.push_back(Piece::Text(stream, data.into()));
+                }
+            }
+        }
     }
 
     fn push(&mut self, stream: OutputStream, text: &str) {
@@ -498,13 +559,16 @@ impl Pieces {
         let is_unprepared = |error: &InterpreterMessage| {
             error.name == "NameError" && error.value.contains("__sandbox_run__")
         };
+        if self.died.is_some() {
+            return End::Died(self.died);
+        }
         match code {
             Some(NORMAL) if self.error.as_ref().is_some_and(is_unprepared) => End::NotPrepared,
             Some(NORMAL) => End::Lost(match self.error.take() {
                 Some(error) => format!("{}: {} {}", error.name, error.value, error.traceback),
                 None => "the interpreter ended the run without an answer".to_owned(),
             }),
-            Some(PROCESS_ENDED) => End::Died,
+            Some(PROCESS_ENDED) => End::Died(None),
             Some(TIMED_OUT) => End::TimedOut,
             Some(REFUSED) if reason.contains("context") => End::NotPrepared,
             _ if reason.is_empty() => End::Lost("the connection broke".to_owned()),

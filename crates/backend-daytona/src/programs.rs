@@ -4,8 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
@@ -31,7 +29,7 @@ use crate::toolbox::Toolbox;
 use crate::wire::{PtyControl, Sandbox};
 
 /// Bytes of input that are sent at once.
-const INPUT_SIZE: usize = 32 << 10;
+const INPUT_SIZE: usize = 256 << 10;
 
 /// Line that ends the input of a command of a session.
 const END_OF_INPUT: &str = ".\n";
@@ -248,7 +246,7 @@ async fn feed_session(
     while sent.is_ok() {
         match from.read(&mut buffer).await {
             Ok(count) if count > 0 => {
-                let line = format!("{}\n", STANDARD.encode(&buffer[..count]));
+                let line = text::input_piece(&buffer[..count]) + "\n";
                 sent = toolbox.input(&session, &command, &line).await;
             }
             _ => break,

@@ -8,13 +8,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
 use sandbox_core::{ErrorKind, Result, Retry};
 use sandbox_shell::ProgramOutput;
+use sandbox_shell::text::LineDecoder;
 use tokio::time::{sleep, timeout};
 
 use crate::programs::Programs;
@@ -161,6 +160,7 @@ impl Log {
 #[derive(Debug, Default)]
 struct Lines {
     rest: BytesMut,
+    decoders: [LineDecoder; 2],
 }
 
 impl Lines {
@@ -168,30 +168,33 @@ impl Lines {
         self.rest.extend_from_slice(data);
         while let Some(at) = memchr::memchr(b'\n', &self.rest) {
             let line = self.rest.split_to(at + 1);
-            pieces.push_back(piece(&line));
+            pieces.push_back(self.piece(&line));
         }
     }
 
     fn finish(&mut self, pieces: &mut VecDeque<(usize, Bytes)>) {
         let rest = self.rest.split();
         if !rest.is_empty() {
-            pieces.push_back(piece(&rest));
+            pieces.push_back(self.piece(&rest));
         }
     }
-}
 
-/// Decodes a line. What is no base64 comes from a shell that could not start the command, and is passed on as it is.
-fn piece(line: &[u8]) -> (usize, Bytes) {
-    let of = MARKS.iter().position(|mark| line.starts_with(mark));
-    let (stream, text) = of.map_or((1, line), |stream| (stream, &line[MARKS[stream].len()..]));
-    match STANDARD.decode(text.trim_ascii_end()) {
-        Ok(data) => (stream, data.into()),
-        Err(_) => (1, Bytes::copy_from_slice(text)),
+    /// Decodes a line. Text that is no base64 comes from a shell that could not start the command, and is passed on as it is.
+    fn piece(&mut self, line: &[u8]) -> (usize, Bytes) {
+        let of = MARKS.iter().position(|mark| line.starts_with(mark));
+        let (stream, text) = of.map_or((1, line), |stream| (stream, &line[MARKS[stream].len()..]));
+        match self.decoders[stream].decode(text) {
+            Some(data) => (stream, data),
+            None => (1, Bytes::copy_from_slice(text)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     #[test]

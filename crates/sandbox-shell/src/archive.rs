@@ -105,8 +105,12 @@ impl EntryValidator {
         }
         loop {
             match self.decoder.next()? {
-                Some(Item::Entry(entry)) => {
+                Some(Item::Entry(mut entry)) => {
                     self.check(&entry)?;
+                    if matches!(entry.kind, EntryKind::Symlink(_)) {
+                        // Links have no permissions of their own.
+                        entry.mode = 0o777;
+                    }
                     if let EntryKind::File(size) = entry.kind {
                         self.padding = tar::padding(size);
                     }

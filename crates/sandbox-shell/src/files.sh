@@ -71,9 +71,9 @@ must_have_parent() {
     [ -d "$upper" ] || absent "$upper"
 }
 
-# Prints mode, size and time of each entry, its name, and the target of a link.
+# Prints mode, size and time of each entry, its name, and the target of a link. Tools of small images have whole seconds.
 describe() {
-    stat -c '%f %s %Y' "$@" | {
+    stat -c '%f %s %.9Y' "$@" | {
         for entry; do
             read -r line || exit 1
             target=
@@ -264,8 +264,11 @@ case $verb in
         [ -r "$path" ] && [ -x "$path" ] || exit $denied
         echo ok
         cd "$path" || exit 1
+        # Small images cannot sort.
+        sort=--sort=name
+        tar $sort -cf /dev/null --files-from /dev/null 2>/dev/null || sort=
         for entry in * .[!.]* ..?*; do
-            if is_there "$entry"; then exec tar -cf - .; fi
+            if is_there "$entry"; then exec tar $sort -cf - .; fi
         done
         # An empty archive.
         exec head -c 1024 /dev/zero

@@ -29,7 +29,7 @@ fn entry(parent: &str, facts: &[u8], name: &[u8], target: &[u8]) -> Option<FileI
     let mut facts = facts.split(' ');
     let mode = u32::from_str_radix(facts.next()?, 16).ok()?;
     let size = facts.next()?.parse().ok()?;
-    let modified: i64 = facts.next()?.parse().ok()?;
+    let modified: f64 = facts.next()?.parse().ok()?;
     let kind = match mode & KIND {
         DIRECTORY => FileKind::Directory,
         REGULAR => FileKind::File,
@@ -37,8 +37,6 @@ fn entry(parent: &str, facts: &[u8], name: &[u8], target: &[u8]) -> Option<FileI
         _ => FileKind::Other,
     };
     let name = names::to_text(name);
-    #[expect(clippy::cast_precision_loss, reason = "seconds as JSON has them")]
-    let modified = modified as f64;
     Some(FileInfo {
         path: format!("{}/{name}", parent.trim_end_matches('/')),
         name,
@@ -139,11 +137,12 @@ mod tests {
 
     #[test]
     fn entries_of_any_name_are_parsed() {
-        let listing = b"81a4 5 1000\0a b\nc\0\0a1ff 4 -1\0l\0/x\n\x0001ed 0 7\0\xff\0\0";
+        let listing = b"81a4 5 1000.25\0a b\nc\0\0a1ff 4 -1\0l\0/x\n\x0001ed 0 7\0\xff\0\0";
         let found = entries("/d/", listing).unwrap();
         let kinds: Vec<_> = found.iter().map(|info| info.kind).collect();
         assert_eq!(kinds, [FileKind::File, FileKind::Symlink, FileKind::Other]);
         assert_eq!((found[0].path.as_str(), found[0].permissions.as_str()), ("/d/a b\nc", "644"));
+        assert_eq!((found[0].modified, found[1].modified), (1000.25, -1.0));
         assert_eq!(found[1].target.as_deref(), Some("/x\n"));
         assert_eq!(names::to_bytes(&found[2].name), b"\xff");
         assert_eq!(entries("/", b""), Some(Vec::new()));

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
+use flate2::{Decompress, FlushDecompress};
 use sandbox_core::{Error, ErrorKind, Result};
 
 use super::{SHELL, ScriptOutput};
@@ -17,6 +18,9 @@ const PROGRAM: &str = include_str!("text/program.sh");
 
 /// Script that runs another one and passes on its output. Its arguments are those of [`stream_words`].
 const STREAM: &str = include_str!("text/stream.sh");
+
+/// Bytes of input from which their line is long.
+const LONG_INPUT: usize = 2 << 10;
 
 /// The form in which the output of a program passes through a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,12 @@ pub fn program_words(form: Form, has_input: bool, argv: &[String]) -> Vec<&str> 
     let mut words = vec![SHELL, "-c", PROGRAM, "sh", form, input];
     words.extend(argv.iter().map(String::as_str));
     words
+}
+
+/// Returns a piece of the input of a program, as [`program_words`] has it: whole lines, without the end of the last one.
+pub fn input_piece(data: &[u8]) -> String {
+    let line = STANDARD.encode(data);
+    if data.len() < LONG_INPUT { line } else { format!("+{}\n{line}", line.len() + 1) }
 }
 
 /// Returns the lines of a file that removes itself, sets variables and becomes a program.
@@ -127,10 +137,45 @@ pub fn decoded_answer(operation: &'static str, word: &str, decoded: &[u8]) -> Re
     })
 }
 
+/// Room for what a packed line stands for.
+const UNPACKED_SIZE: usize = 64 << 10;
+
+/// Decodes the lines of one stream, in the form [`Form::Lines`].
+#[derive(Debug, Default)]
+pub struct LineDecoder {
+    /// Packed lines are parts of one whole.
+    unpacker: Option<Decompress>,
+}
+
+impl LineDecoder {
+    /// Returns the bytes that a line stands for, or `None` for text that is no such line.
+    pub fn decode(&mut self, line: &[u8]) -> Option<Bytes> {
+        let line = line.trim_ascii_end();
+        let Some(packed) = line.strip_prefix(b"~") else {
+            return STANDARD.decode(line).ok().map(Bytes::from);
+        };
+        let packed = STANDARD.decode(packed).ok()?;
+        let unpacker = self.unpacker.get_or_insert_with(|| Decompress::new(true));
+        let (mut left, mut unpacked) = (&packed[..], Vec::new());
+        loop {
+            unpacked.reserve(UNPACKED_SIZE);
+            let before = unpacker.total_in();
+            unpacker.decompress_vec(left, &mut unpacked, FlushDecompress::Sync).ok()?;
+            let taken = usize::try_from(unpacker.total_in() - before).ok()?;
+            left = left.get(taken..)?;
+            // Room that is left means that nothing more comes.
+            if unpacked.len() < unpacked.capacity() {
+                return Some(unpacked.into());
+            }
+        }
+    }
+}
+
 /// Puts the lines of one stream together, in the form [`Form::Lines`].
 #[derive(Debug, Default)]
 pub struct Lines {
     rest: BytesMut,
+    decoder: LineDecoder,
 }
 
 impl Lines {
@@ -142,9 +187,9 @@ impl Lines {
         let complete = self.rest.split_to(end + 1);
         let mut decoded = BytesMut::new();
         for line in complete.split_inclusive(|byte| *byte == b'\n') {
-            match STANDARD.decode(line.trim_ascii_end()) {
-                Ok(data) => decoded.extend_from_slice(&data),
-                Err(_) => {
+            match self.decoder.decode(line) {
+                Some(data) => decoded.extend_from_slice(&data),
+                None => {
                     pieces.push_back((stream, decoded.split().freeze()));
                     pieces.push_back((1, Bytes::copy_from_slice(line)));
                 }
@@ -200,8 +245,9 @@ mod tests {
     }
 
     fn decoded(lines: &[u8]) -> Vec<u8> {
-        let lines = std::str::from_utf8(lines).unwrap().lines();
-        lines.flat_map(|line| STANDARD.decode(line).unwrap()).collect()
+        let mut decoder = LineDecoder::default();
+        let lines = lines.split_inclusive(|byte| *byte == b'\n');
+        lines.flat_map(|line| decoder.decode(line).unwrap()).collect()
     }
 
     #[test]
@@ -225,8 +271,26 @@ mod tests {
         let (out, err) = shell(&command, &format!("{}\n.\nmore\n", STANDARD.encode(b"in\0\xff")));
         assert_eq!(decoded(&out), b"o\0\x01\x01\x01in\0\xff");
         assert_eq!(decoded(&err), b"it's $HOME");
+        // Short and long pieces, one after the other.
+        let pieces = [&b"a\0"[..], &[b'x'; 100_001], b"z", &[0xff; 5000]];
+        let given: String = pieces.iter().map(|piece| input_piece(piece) + "\n").collect();
+        let (out, _) = shell(&program(&[], true, &["cat".to_owned()]).unwrap(), &(given + ".\n"));
+        assert_eq!(decoded(&out), pieces.concat());
         let bad = vec![("a.b".to_owned(), String::new())];
         assert_eq!(program(&bad, false, &argv).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn much_output_is_exact_and_a_signal_is_said_nowhere() {
+        let count = "i=0; while [ $i -lt 60000 ]; do echo \"line $i\"; i=$((i + 1)); done";
+        let argv = ["/bin/sh", "-c", &format!("{count}; head -c 3000000 /dev/zero; kill -9 $$")]
+            .map(str::to_owned);
+        let (out, err) = shell(&program(&[], false, &argv).unwrap(), "");
+        let mut expected: Vec<u8> =
+            (0..60_000).flat_map(|number| format!("line {number}\n").into_bytes()).collect();
+        expected.resize(expected.len() + 3_000_000, 0);
+        assert!(decoded(&out) == expected, "{} bytes", decoded(&out).len());
+        assert_eq!(String::from_utf8_lossy(&err), "");
     }
 
     #[test]

@@ -1,9 +1,15 @@
 //! Commands, terminals and files in both generations: streams apart, exact and live, and nothing left by a time limit.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use backend_cloudflare::CloudflareBackend;
 use futures_util::StreamExt as _;
-use sandbox_core::{Command, CommandEvent, ErrorKind, FailureKind, OutputStream, PtySize};
+use sandbox_core::{
+    Backend, CallContext, Command, CommandEvent, ErrorKind, FailureKind, OutputStream, PtySize,
+    Sandbox,
+};
+use sandbox_test_server::cloudflare::Generation;
 
 use crate::{BOTH, Fixture};
 
@@ -176,4 +182,27 @@ async fn files_are_streamed_listed_and_packed() {
         let left = sandbox.commands().run(left).await.unwrap();
         assert_eq!(left.stdout, "0\n", "temporary files are removed");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_process_finds_commands_in_the_background() {
+    let f = Fixture::new(Generation::Processes).await;
+    let builder = f.builder().detached(Duration::from_secs(600));
+    let sandbox = builder.create().await.unwrap();
+    let line = "echo begun; read -r x; echo \"ended $x\"; exit 4";
+    let command = sandbox.commands().run(line).interactive().background().start().await.unwrap();
+    let id = command.id.clone();
+    drop(command);
+    let wanted = sandbox.id().parse().unwrap();
+    drop(sandbox);
+    let later: Arc<dyn Backend> = Arc::new(CloudflareBackend::new(f.config.clone()));
+    let instance = later.attach(&CallContext::new(), &wanted).await.unwrap();
+    let sandbox = Sandbox::from_instance(later, instance);
+    let listed = sandbox.commands().list().await.unwrap();
+    assert!(listed.iter().any(|found| found.id == id && found.background), "{listed:?}");
+    let again = sandbox.commands().connect(&id).await.unwrap();
+    again.control.write_stdin("now\n".into()).await.unwrap();
+    let (found, code) = read(again).await;
+    assert_eq!((&found[..], code), (&b"begun\nended now\n"[..], Some(4)));
+    sandbox.kill().await.unwrap();
 }

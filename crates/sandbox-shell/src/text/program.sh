@@ -1,7 +1,9 @@
 # Runs a program in a session of its own, and waits for the end of its output.
 #
-# $1 `lines` for output that passes through a channel of text: each piece is a line of base64; `exact` for output as it is.
-# $2 `input` for a standard input, whose pieces are lines of base64 up to a line with a point; then the program.
+# $1 `lines` for output that passes through a channel of text: each piece is a line of base64, behind `~` when it is packed;
+# `exact` for output as it is.
+# $2 `input` for a standard input, whose pieces are lines of base64 up to a line with a point; before a long one comes a line
+# with `+` and its length. Then the program.
 form=$1 input=$2
 shift 2
 for tool in dd base64 tr; do
@@ -26,34 +28,52 @@ encode() {
             continue
         fi
         full=$((full + 1))
-        # Much output: one program for all of it, where the image has one.
+        # Much output: one program for all of it, where the image has one; packed, for logs of text are slow.
         [ $full = 4 ] || continue
-        if perl -MMIME::Base64 -e 1 2>/dev/null; then
+        if python3 -c 'import zlib' 2>/dev/null; then
+            exec python3 -c '
+import base64, os, zlib
+packer = zlib.compressobj(1)
+while piece := os.read(0, 65536):
+    packed = packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)
+    for at in range(0, len(packed), 2700):
+        os.write(1, b"~" + base64.b64encode(packed[at : at + 2700]) + b"\n")'
+        elif perl -MMIME::Base64 -e 1 2>/dev/null; then
             exec perl -MMIME::Base64 -e '
                 $| = 1;
                 while (sysread(STDIN, $piece, 2700)) { print encode_base64($piece, ""), "\n" }'
-        elif python3 -c '' 2>/dev/null; then
-            exec python3 -c '
-import base64, os
-while piece := os.read(0, 2700):
-    os.write(1, base64.b64encode(piece) + b"\n")'
         fi
     done
 }
 
 decode() {
     while IFS= read -r line; do
-        [ "$line" = . ] && break
-        printf %s "$line" | base64 -d
+        case $line in
+            .) break ;;
+            # A shell reads lines byte by byte.
+            +*) read_exactly "${line#+}" | base64 -d ;;
+            *) printf %s "$line" | base64 -d ;;
+        esac
     done
 }
 
-run() {
-    if [ "$input" = input ]; then
-        decode | "$@"
+read_exactly() {
+    if dd iflag=fullblock count=0 </dev/null 2>/dev/null; then
+        dd iflag=fullblock bs="$1" count=1 2>/dev/null
     else
-        "$@" </dev/null
+        dd bs=1 count="$1" 2>/dev/null
     fi
+}
+
+# The standard error is for the program alone: a shell would say there that a signal has ended it.
+run() {
+    {
+        if [ "$input" = input ]; then
+            decode | (exec "$@" 2>&4 4>&-)
+        else
+            (exec "$@" </dev/null 2>&4 4>&-)
+        fi
+    } 4>&2 2>/dev/null
 }
 
 {

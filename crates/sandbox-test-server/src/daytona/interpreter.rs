@@ -23,6 +23,10 @@ use super::toolbox::{Shared, started};
 
 const WORKER: &str = include_str!("worker.py");
 
+/// Starts the Python of a context from a file, as the toolbox does: so its directory is not searched for modules.
+const START: &str =
+    "file=$(mktemp -d)/repl_worker.py; printf '%s' \"$1\" >\"$file\"; exec python3 \"$file\"";
+
 /// The time of a run that names none, and what an interrupted run has then.
 const DEFAULT_TIMEOUT: u64 = 600;
 const GRACE: Duration = Duration::from_secs(2);
@@ -90,7 +94,7 @@ impl Context {
     }
 
     async fn start(&self, cell: &Sandbox) -> sandbox_core::Result<Process> {
-        let argv = ["python3", "-c", WORKER].map(str::to_owned).to_vec();
+        let argv = ["/bin/sh", "-c", START, "sh", WORKER].map(str::to_owned).to_vec();
         let command = cell.commands().run(argv).cwd(&self.cwd).interactive().background();
         let mut command = command.start().await?;
         let control = Arc::clone(&command.control);
