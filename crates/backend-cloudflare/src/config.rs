@@ -78,8 +78,9 @@ impl CloudflareConfig {
     /// # Errors
     /// `Unauthenticated` without an address; `InvalidArgument` for one that is none.
     pub(crate) fn account(&self, operation: &'static str, env: EnvLookup<'_>) -> Result<Account> {
-        let url = self.base_url.clone().or_else(|| ADDRESS.iter().find_map(|name| env(name)));
-        let url = url.ok_or_else(|| {
+        let given = self.base_url.clone().map(|url| ("base_url", url));
+        let given = given.or_else(|| ADDRESS.into_iter().find_map(|name| Some((name, env(name)?))));
+        let (source, url) = given.ok_or_else(|| {
             Error::new(
                 ErrorKind::Unauthenticated,
                 operation,
@@ -90,7 +91,7 @@ impl CloudflareConfig {
         })?;
         let key = KeyLookup::new(env).configured(self.api_token.as_ref()).variables(&KEYS).key();
         Ok(Account {
-            bridge: parse_endpoint("base_url", &url)?,
+            bridge: parse_endpoint(source, &url)?,
             key,
             request_timeout: self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT),
         })
@@ -133,6 +134,9 @@ mod tests {
         let account = config.account("list", &both).unwrap();
         assert_eq!(account.bridge.host_str(), Some("own.example"));
         assert_eq!(account.key.unwrap().source, "CLOUDFLARE_API_TOKEN");
+        let bare = |name: &str| (name == ADDRESS[0]).then(|| "own.example".to_owned());
+        let error = config.account("list", &bare).unwrap_err();
+        assert!(error.message().contains("CLOUDFLARE_SANDBOX_BASE_URL"), "{error:?}");
         let error = config.account("list", &|_| None).unwrap_err();
         assert!(error.hint().unwrap().contains("CLOUDFLARE_SANDBOX_BASE_URL"));
     }

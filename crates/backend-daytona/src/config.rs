@@ -8,6 +8,9 @@ use sandbox_cloud::http::{Url, parse_endpoint};
 use sandbox_core::{Error, ErrorKind, Result, Secret};
 use serde_json::{Map, Value};
 
+/// Variables with the address of the API; the second one is that of older clients.
+const ADDRESS: [&str; 2] = ["DAYTONA_API_URL", "DAYTONA_SERVER_URL"];
+
 const API: &str = "https://app.daytona.io/api";
 
 /// Time for one request with all its attempts, where nothing else is configured.
@@ -154,8 +157,10 @@ impl DaytonaConfig {
     /// # Errors
     /// `InvalidArgument` for an address that is none.
     pub(crate) fn account(&self, env: EnvLookup<'_>) -> Result<Account> {
-        let url = self.api_url.clone().or_else(|| env("DAYTONA_API_URL"));
-        let url = url.or_else(|| env("DAYTONA_SERVER_URL"));
+        let url = self.api_url.clone().map(|url| ("api_url", url));
+        let named = |name: &'static str| Some((name, env(name)?));
+        let url = url.or_else(|| ADDRESS.into_iter().find_map(named));
+        let (source, url) = url.unwrap_or_else(|| ("api_url", API.to_owned()));
         let key = KeyLookup::new(env).configured(self.api_key.as_ref());
         let key = key.variables(&["DAYTONA_API_KEY"]).key();
         let organization = self.organization_id.clone().or_else(|| env("DAYTONA_ORGANIZATION_ID"));
@@ -168,7 +173,7 @@ impl DaytonaConfig {
             }
         };
         Ok(Account {
-            api: parse_endpoint("api_url", url.as_deref().unwrap_or(API))?,
+            api: parse_endpoint(source, &url)?,
             key,
             organization,
             target: self.target.clone().or_else(|| env("DAYTONA_TARGET")),

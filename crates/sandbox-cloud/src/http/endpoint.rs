@@ -14,6 +14,9 @@ pub fn parse_endpoint(field: &'static str, text: &str) -> Result<Url> {
     let invalid = |why: &str| {
         Error::invalid(field, format!("must be an address such as https://api.example.com; {why}"))
     };
+    if !text.contains("://") {
+        return Err(invalid("it begins with https://"));
+    }
     let mut url = Url::parse(text.trim()).map_err(|error| invalid(&error.to_string()))?;
     if url.host_str().is_none() {
         return Err(invalid("it names no host"));
