@@ -21,7 +21,6 @@ use sandbox_shell::{
     AttachedProgram, CommandHost, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost,
     ShellProgram, adopt_command,
 };
-};
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::watch;
 

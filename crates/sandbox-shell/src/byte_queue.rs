@@ -131,6 +131,11 @@ impl Readable for QueueReader {
         self.0.notify(state);
         Ok(count)
     }
+
+    /// Returns all unread bytes: the exit of a command is set behind its output.
+    fn unread(&self) -> Option<usize> {
+        Some(self.0.waiting())
+    }
 }
 
 impl Drop for QueueReader {
@@ -190,6 +195,7 @@ mod tests {
         queue.room().await;
         queue.push(Bytes::from(vec![7; MAX_WAITING]));
         assert!(queue.room().now_or_never().is_none());
+        assert_eq!(reader.unread(), Some(MAX_WAITING));
         let mut buffer = vec![0; MAX_WAITING / 2 + 1];
         assert_eq!(reader.try_read(&mut buffer).unwrap(), buffer.len());
         queue.room().await;

@@ -140,6 +140,9 @@ pub fn decoded_answer(operation: &'static str, word: &str, decoded: &[u8]) -> Re
 /// Room for what a packed line stands for.
 const UNPACKED_SIZE: usize = 64 << 10;
 
+/// Longest packed line. A program of the sandbox may write a line by itself, and a long one would stand for gigabytes.
+const MAX_PACKED_LINE: usize = 4 << 10;
+
 /// Decodes the lines of one stream, in the form [`Form::Lines`].
 #[derive(Debug, Default)]
 pub struct LineDecoder {
@@ -154,17 +157,20 @@ impl LineDecoder {
         let Some(packed) = line.strip_prefix(b"~") else {
             return STANDARD.decode(line).ok().map(Bytes::from);
         };
+        if packed.len() > MAX_PACKED_LINE {
+            return None;
+        }
         let packed = STANDARD.decode(packed).ok()?;
         let unpacker = self.unpacker.get_or_insert_with(|| Decompress::new(true));
         let (mut left, mut unpacked) = (&packed[..], Vec::new());
         loop {
             unpacked.reserve(UNPACKED_SIZE);
-            let before = unpacker.total_in();
+            let before = (unpacker.total_in(), unpacker.total_out());
             unpacker.decompress_vec(left, &mut unpacked, FlushDecompress::Sync).ok()?;
-            let taken = usize::try_from(unpacker.total_in() - before).ok()?;
+            let taken = usize::try_from(unpacker.total_in() - before.0).ok()?;
             left = left.get(taken..)?;
-            // Room that is left means that nothing more comes.
-            if unpacked.len() < unpacked.capacity() {
+            // Output may be pending when all input is taken and there is room.
+            if before == (unpacker.total_in(), unpacker.total_out()) {
                 return Some(unpacked.into());
             }
         }
