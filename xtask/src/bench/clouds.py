@@ -3,6 +3,7 @@
 Arguments: the provider, and `create`, `command`, `upload` or `download`. A first line, `ready`, says that samples can be asked for.
 """
 
+import io
 import os
 import sys
 import time
@@ -92,6 +93,47 @@ class E2b:
         sandbox.kill()
 
 
+class Cloudflare:
+    """The client of the bridge in openai-agents. The bridge takes files of at most 32 MiB, so the large one is in parts."""
+
+    PARTS = 4
+
+    def __init__(self):
+        import asyncio
+
+        from agents.extensions.sandbox.cloudflare import CloudflareSandboxClient
+
+        self.loop = asyncio.new_event_loop()
+        self.client = CloudflareSandboxClient()
+
+    def wait(self, work):
+        return self.loop.run_until_complete(work)
+
+    def create(self):
+        from agents.extensions.sandbox.cloudflare import CloudflareSandboxClientOptions
+
+        options = CloudflareSandboxClientOptions(worker_url=os.environ["CLOUDFLARE_SANDBOX_BASE_URL"])
+        session = self.wait(self.client.create(options=options))
+        self.wait(session.__aenter__())
+        return session
+
+    def command(self, session):
+        return self.wait(session.exec("echo hi")).stdout.decode()
+
+    def upload(self, session, data):
+        size = len(data) // self.PARTS
+        for part in range(self.PARTS):
+            content = io.BytesIO(data[part * size : (part + 1) * size])
+            self.wait(session.write(f"large-{part}", content))
+
+    def download(self, session):
+        return b"".join(self.wait(session.read(f"large-{part}")).read() for part in range(self.PARTS))
+
+    def end(self, session):
+        self.wait(session.__aexit__(None, None, None))
+        self.wait(self.client.delete(session))
+
+
 def samples(client, what):
     """Yields the milliseconds of one sample after the other."""
     if what == "create":
@@ -118,7 +160,8 @@ def samples(client, what):
         yield (time.perf_counter() - began) * 1e3
 
 
-taken = samples({"daytona": Daytona, "modal": Modal, "e2b": E2b}[sys.argv[1]](), sys.argv[2])
+clients = {"daytona": Daytona, "modal": Modal, "e2b": E2b, "cloudflare": Cloudflare}
+taken = samples(clients[sys.argv[1]](), sys.argv[2])
 print("ready", flush=True)
 for _ in sys.stdin:
     print(next(taken), flush=True)

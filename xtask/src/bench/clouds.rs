@@ -9,6 +9,7 @@ use backend_eval::EvalBackend;
 use code_sandboxes::{Configuration, Sandbox, configure};
 use futures_util::StreamExt as _;
 use sandbox_server::e2b::{E2bOptions, E2bServer};
+use sandbox_test_server::cloudflare::{CloudflareServer, Generation, KEY as CLOUDFLARE_KEY};
 use sandbox_test_server::daytona::{DaytonaServer, KEY, Options};
 use tokio::runtime::Runtime;
 
@@ -42,7 +43,9 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
         Err(error) => return vec![Row::information("clouds", Err(error.to_string()))],
     };
     let mut rows = Vec::new();
-    for provider in [daytona(&runtime).await, modal(), e2b(&runtime).await] {
+    for provider in
+        [daytona(&runtime).await, modal(), cloudflare(&runtime).await, e2b(&runtime).await]
+    {
         match provider {
             Ok(provider) => rows.extend(provider_rows(setup, &provider).await),
             Err(why) => rows.push(Row::information("clouds", Err(why))),
@@ -85,6 +88,22 @@ fn modal() -> Measured<Provider> {
         ("MODAL_SERVER_URL", service.url.clone()),
     ];
     Ok(Provider { name: "modal", variables, python: python("modal")?, _server: Box::new(service) })
+}
+
+/// The stable generation of the bridge, which is the one that the client speaks.
+async fn cloudflare(runtime: &Runtime) -> Measured<Provider> {
+    let starting = runtime.spawn(CloudflareServer::start(Generation::Exec));
+    let server = starting.await.map_err(text)?.map_err(text)?;
+    let variables = vec![
+        ("CLOUDFLARE_SANDBOX_BASE_URL", server.url()),
+        ("CLOUDFLARE_SANDBOX_API_KEY", CLOUDFLARE_KEY.to_owned()),
+    ];
+    Ok(Provider {
+        name: "cloudflare",
+        variables,
+        python: python("openai_agents")?,
+        _server: Box::new(server),
+    })
 }
 
 async fn e2b(runtime: &Runtime) -> Measured<Provider> {

@@ -48,10 +48,10 @@ fn missing_keys(variant: Variant) -> Vec<Check> {
     let others =
         status.credentials.iter().filter(|all| !missing.iter().all(|one| all.contains(one)));
     let others: String = others.map(|all| format!(", or give {}", all.join(" and "))).collect();
-    let page = status.key_page.map(|page| format!("{page} has one")).unwrap_or_default();
+    let page = status.key_page.map(|page| format!(" (see {page})")).unwrap_or_default();
     let check = |name: &&str| {
         let what = if name.starts_with("~/") { "write the file" } else { "set the variable" };
-        let fix = Some(format!("{what}; {page}{others}"));
+        let fix = Some(format!("{what}{page}{others}"));
         Check { name: (*name).to_owned(), ok: false, detail: "missing".to_owned(), fix }
     };
     missing.iter().map(check).collect()
