@@ -441,7 +441,7 @@ impl Run {
     fn finish(&self, end: End, why: Option<FailureKind>, was_killed: bool) -> RunOutcome {
         let mut outcome = self.base();
         let told = match end {
-            End::Told(told) => told,
+            End::Told(told) => *told,
             End::Died(_) | End::TimedOut => {
                 self.context.mark_lost();
                 outcome.state = InterpreterState::Lost;

@@ -143,7 +143,7 @@ pub(crate) enum Piece {
 #[derive(Debug)]
 pub(crate) enum End {
     /// The request was carried out.
-    Told(Told),
+    Told(Box<Told>),
     /// The context is not prepared, or not there. Nothing ran.
     NotPrepared,
     /// The process of the interpreter has ended, in this way where that is known.
@@ -366,9 +366,10 @@ impl Interpreter {
             tokio::time::sleep(RESTART_PAUSE).await;
         };
         match end {
-            End::Told(Told { pid: Some(pid), interrupts, .. }) => {
+            End::Told(told) if told.pid.is_some() => {
+                let Told { pid, interrupts, .. } = *told;
                 let mut state = context.state();
-                (state.pid, state.interrupts) = (Some(pid), interrupts);
+                (state.pid, state.interrupts) = (pid, interrupts);
                 Ok(())
             }
             End::Lost(why) if why.contains("python") => {
@@ -423,7 +424,7 @@ impl Interpreter {
             match end {
                 End::Told(told) => match told.failure(operation) {
                     Some(error) => return Err(error),
-                    None => return Ok(told),
+                    None => return Ok(*told),
                 },
                 End::NotPrepared => self.forget(context),
                 other => {
@@ -554,7 +555,7 @@ impl Pieces {
         if self.is_told
             && let Ok(told) = serde_json::from_str(&self.told)
         {
-            return End::Told(told);
+            return End::Told(Box::new(told));
         }
         let is_unprepared = |error: &InterpreterMessage| {
             error.name == "NameError" && error.value.contains("__sandbox_run__")
