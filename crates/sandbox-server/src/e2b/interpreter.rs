@@ -31,6 +31,9 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// How long the head of an answer may wait for the first line.
 const HEAD_DELAY: Duration = Duration::from_millis(10);
 
+/// Events of a run that are sent together at most, when they are there at the same time.
+const MAX_PIECES: usize = 16;
+
 /// The MIME type of the data of a chart.
 const CHART: &str = "application/vnd.code-sandboxes.chart+json";
 
@@ -163,7 +166,7 @@ struct Lines {
 async fn lines(record: Arc<Record>, events: EventStream) -> Response {
     let ticks = interval_at(Instant::now() + KEEPALIVE, KEEPALIVE);
     let state = Lines { record, events, decoders: Default::default(), ticks, over: false };
-    let mut pieces = Box::pin(stream::unfold(state, |mut state| async move {
+    let pieces = Box::pin(stream::unfold(state, |mut state| async move {
         while !state.over {
             let piece = tokio::select! {
                 event = state.events.next() => {
@@ -176,15 +179,24 @@ async fn lines(record: Arc<Record>, events: EventStream) -> Response {
                 _ = state.ticks.tick() => line(&json!({ "type": "keepalive" })),
             };
             if !piece.is_empty() {
-                return Some((Ok::<_, Infallible>(Bytes::from(piece)), state));
+                return Some((Bytes::from(piece), state));
             }
         }
         None
     }));
-    // The client wakes up once for a short run: its head goes with its lines.
+    // The client wakes up once for a short run: its head goes with its lines, and its lines go together.
+    let mut pieces = pieces.ready_chunks(MAX_PIECES).map(joined);
     let first = timeout(HEAD_DELAY, pieces.next()).await.ok().flatten();
-    let pieces = stream::iter(first).chain(pieces);
+    let pieces = stream::iter(first).chain(pieces).map(Ok::<_, Infallible>);
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pieces)).into_response()
+}
+
+/// Puts pieces together that are there at the same time.
+fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    match pieces.pop() {
+        Some(only) if pieces.is_empty() => only,
+        last => pieces.into_iter().chain(last).collect::<Vec<_>>().concat().into(),
+    }
 }
 
 fn line(value: &Value) -> Vec<u8> {
