@@ -247,13 +247,20 @@ pub(crate) enum Command {
     Supervisor(SupervisorArgs),
 }
 
-/// Returns true for a word such as `--json` or `--timeout=5` that is a flag of `sandboxes run`.
-pub(crate) fn is_flag_of_run(word: &str) -> bool {
-    let Some(flag) = word.strip_prefix("--") else { return false };
-    let name = flag.split('=').next().filter(|name| !name.is_empty());
+/// Finds the first flag of `sandboxes run`, with its value, such as `--json`, `--timeout=5` or `--timeout 5`.
+pub(crate) fn flag_of_run(words: &[String]) -> Option<String> {
     let cli = Cli::command();
-    let run = cli.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
-    name.is_some_and(|name| run.chain(cli.get_arguments()).any(|arg| arg.get_long() == Some(name)))
+    words.iter().enumerate().find_map(|(at, word)| {
+        let (name, value) = match word.strip_prefix("--")?.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (&word[2..], None),
+        };
+        let run = cli.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
+        let flag = run.chain(cli.get_arguments()).find(|arg| arg.get_long() == Some(name))?;
+        let next =
+            words.get(at + 1).filter(|_| value.is_none() && flag.get_action().takes_values());
+        Some(next.map_or_else(|| word.clone(), |next| format!("{word} {next}")))
+    })
 }
 
 /// The choice of a variant.

@@ -39,6 +39,8 @@ fn flags_of_ours_behind_a_command_get_a_note_when_it_fails() {
     let outcome = run(["ls", "--json"]).output();
     assert_eq!(outcome.status, 2, "{outcome:?}");
     assert!(outcome.stderr.contains("as in `sandboxes run --json ls`"), "{outcome:?}");
+    let outcome = run(["ls", "--timeout", "5"]).output();
+    assert!(outcome.stderr.contains("as in `sandboxes run --timeout 5 ls`"), "{outcome:?}");
     let other = run(["ls", "--no-such-flag"]).output();
     assert!(!other.stderr.contains("go before the first word"), "{other:?}");
 }

@@ -7,7 +7,7 @@ use code_sandboxes::{ByteRange, ErrorKind, IsolationMode, Sandbox};
 use futures_util::StreamExt as _;
 
 use super::source::{Source, Task};
-use crate::args::{RunArgs, is_flag_of_run};
+use crate::args::{RunArgs, flag_of_run};
 use crate::error::CliError;
 
 const NOT_EXECUTABLE: i32 = 126;
@@ -116,10 +116,10 @@ impl Subject {
             return Some(windows_lines(self.words.first().map_or("the script", String::as_str)));
         }
         if says(&UNKNOWN_FLAG)
-            && let Some(flag) = self.words.iter().skip(1).find(|word| is_flag_of_run(word))
+            && let Some(flag) = flag_of_run(self.words.get(1..).unwrap_or_default())
         {
             return Some(format!(
-                "{flag} belongs to the program here: flags of sandboxes go before the first word, as in \
+                "`{flag}` belongs to the program here: flags of sandboxes go before the first word, as in \
                  `sandboxes run {flag} {}`",
                 self.words[0]
             ));
