@@ -5,15 +5,16 @@
 //! idle contexts for the next client, which may be another process. All handles of this process for one sandbox share the
 //! connection.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::BytesMut;
 use futures_util::{StreamExt as _, stream};
 use sandbox_agent_client::{AgentConnection, AgentReader};
+use sandbox_cloud::SharedByKey;
 use sandbox_core::{Error, ErrorKind, PtySize, Result, Secret, random_hex};
 use sandbox_engine::background_runtime::background;
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
@@ -49,7 +50,8 @@ const NEEDS_PYTHON: &str = "put Python 3.9 or later into the image of the Worker
 /// Connects to the agent of one sandbox, and connects again when the connection was lost.
 #[derive(Debug)]
 pub(crate) struct AgentLink {
-    programs: Arc<Programs>,
+    pub(crate) key: Key,
+    pub(crate) programs: Arc<Programs>,
     /// What the agent knows its clients by.
     token: Secret,
     current: AsyncMutex<Option<Arc<AgentConnection>>>,
@@ -57,29 +59,27 @@ pub(crate) struct AgentLink {
 }
 
 /// Bridge and sandbox.
-type Key = (String, String);
+pub(crate) type Key = (String, String);
 
 /// The links of this process.
-static LINKS: LazyLock<Mutex<HashMap<Key, Weak<AgentLink>>>> = LazyLock::new(Mutex::default);
+static LINKS: LazyLock<SharedByKey<Key, AgentLink>> = LazyLock::new(SharedByKey::default);
 
 impl AgentLink {
-    /// Returns the link of this process for a sandbox.
-    pub(crate) fn shared(programs: &Arc<Programs>, bridge: &str, token: Secret) -> Arc<Self> {
-        let key = (bridge.to_owned(), programs.id().to_owned());
-        let mut links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
-        links.retain(|_, link| link.strong_count() > 0);
-        let known = links.get(&key).and_then(Weak::upgrade);
-        if let Some(link) = known.filter(|link| !link.programs.is_over()) {
-            return link;
-        }
-        let link = Arc::new(Self {
-            programs: Arc::clone(programs),
+    /// Returns the link of this process for a sandbox, whose programs `make` makes where there is none.
+    pub(crate) fn shared(
+        (bridge, id): (&str, &str),
+        token: Secret,
+        make: impl FnOnce() -> Arc<Programs>,
+    ) -> Arc<Self> {
+        let key = (bridge.to_owned(), id.to_owned());
+        let link = || Self {
+            key: key.clone(),
+            programs: make(),
             token,
             current: AsyncMutex::default(),
             environment: Mutex::default(),
-        });
-        links.insert(key, Arc::downgrade(&link));
-        link
+        };
+        LINKS.get_or_make(key.clone(), |link| !link.programs.is_over(), link)
     }
 
     /// Returns the connection to the agent, which is started or connected to where there is none.
@@ -103,6 +103,13 @@ impl AgentLink {
             Ok(connection)
         })
         .await?
+    }
+
+    /// Closes the connection to the agent, which keeps the contexts for the next client.
+    pub(crate) fn disconnect(&self) {
+        if let Ok(mut current) = self.current.try_lock() {
+            *current = None;
+        }
     }
 
     async fn connect(&self) -> Result<AgentConnection> {

@@ -21,7 +21,7 @@ use crate::capabilities::{capabilities, check};
 use crate::client_factory::ApiFactory;
 use crate::config::CloudflareConfig;
 use crate::create::{Plan, WORKSPACE, create, id_of_key};
-use crate::instance::{open, open_with};
+use crate::instance::{open, open_attached};
 use crate::records::{self, SandboxRecord, describe};
 use crate::remote::{RemoteSandbox, end_overdue};
 use crate::snapshots;
@@ -180,7 +180,7 @@ impl Backend for CloudflareBackend {
         let all = self.records("attach")?;
         let (id, record) = find_one(Variant::CLOUDFLARE, id.local(), &all, identity)?.clone();
         let directory = record.directory.clone().unwrap_or_else(|| WORKSPACE.to_owned());
-        let remote = RemoteSandbox::new(Arc::clone(&self.factory), &id, record, true)?;
+        let remote = RemoteSandbox::new(Arc::clone(&self.factory), &id, record)?;
         let handle = Arc::new(RemoteLifetime::new(remote, false));
         if let Some(end) = handle.record().end_at {
             let left = Duration::try_from_secs_f64(end - unix_now()).unwrap_or_default();
@@ -192,8 +192,7 @@ impl Backend for CloudflareBackend {
             Err(error) => return Err(error),
             Ok(_) => {}
         }
-        let kept = handle.programs.kept().await?;
-        open_with(handle, &directory, &CreateSpec::default(), kept)
+        open_attached(handle, &directory).await
     }
 
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {

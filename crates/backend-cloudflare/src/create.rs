@@ -46,7 +46,7 @@ pub(crate) async fn create(
 ) -> Result<Arc<Handle>> {
     let work = move |mut cancellation: sandbox_cloud::Cancellation| async move {
         let Plan { id, record, is_owned, mounts, snapshot } = plan;
-        let remote = RemoteSandbox::new(Arc::clone(&factory), &id, record, false)?;
+        let remote = RemoteSandbox::new(Arc::clone(&factory), &id, record)?;
         let handle = Arc::new(RemoteLifetime::new(remote, is_owned));
         let prepared = cancellation.guard(async {
             handle.programs.prepare("create").await?;

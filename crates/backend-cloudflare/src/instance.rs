@@ -1,25 +1,25 @@
 //! One sandbox: every verb.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_cloud::{Connections, check_lifetime};
+use sandbox_cloud::{Connections, SharedByKey, check_lifetime};
 use sandbox_core::{
     CallContext, Capabilities, CodeOps, Command, CommandInfo, CommandOps, Context, ContextSpec,
     CreateSpec, EventStream, FileOps, Instance, Life, LogStream, MAX_DURATION, Metrics, PackageOps,
     PortOps, Result, RunCode, SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps,
     StartCommand, Tags, Tool, TunnelInfo, Variant,
 };
-use sandbox_engine::commands::KeptCommand;
-use sandbox_engine::host::{FileSystem, ProcessHost, Spawned, WorkerSpec};
-use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
+use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
+use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::{InstanceHooks, Packages, SandboxBase, SandboxBaseSpec, StandardInstance};
 use sandbox_shell::ShellCommands;
 use serde_json::{Map, Value};
+use tokio::runtime::{Handle as RuntimeHandle, Id};
 use tokio::sync::OnceCell;
 
-use crate::agent::{AgentHost, AgentLink};
+use crate::agent::{self, AgentHost, AgentLink};
 use crate::capabilities::capabilities;
 use crate::error::unsupported;
 use crate::files::CloudflareFiles;
@@ -53,40 +53,46 @@ impl InstanceHooks for CloudflareHooks {
 /// One sandbox. Its verbs do not look whether it has ended: [`open`] does that for all of them.
 #[derive(Debug)]
 struct CloudflareInstance {
-    programs: Programs,
+    shared: Arc<Shared>,
     handle: Arc<Handle>,
-    /// Done once the contexts that the agent has kept are known.
-    kept: OnceCell<()>,
 }
 
-/// Opens a sandbox with that working directory, whose programs have the variables of the specification.
+/// The verbs that all handles of this process for one sandbox share, so that each has the interpreters and commands of all.
+#[derive(Debug)]
+struct Shared {
+    programs: Programs,
+    /// Done once the commands in the background that earlier processes have started are known.
+    commands: OnceCell<()>,
+    /// Done once the contexts that the agent has kept are known.
+    contexts: OnceCell<()>,
+}
+
+/// Sandbox and runtime.
+type Key = (agent::Key, Id);
+
+/// The verbs of the sandboxes of this process.
+static SHARED: LazyLock<SharedByKey<Key, Shared>> = LazyLock::new(SharedByKey::default);
+
+/// Opens a sandbox that was just made, with that working directory, whose programs have the variables of the specification.
 ///
 /// # Errors
 /// `Protocol` for an id that is none.
 pub(crate) fn open(handle: Arc<Handle>, cwd: &str, spec: &CreateSpec) -> Result<Arc<dyn Instance>> {
-    open_with(handle, cwd, spec, Vec::new())
+    let instance = CloudflareInstance::new(handle, cwd, spec, || OnceCell::new_with(Some(())))?;
+    Ok(instance.checked())
 }
 
-/// Opens a sandbox with commands in the background that earlier processes have started.
+/// Opens a sandbox that was made before, with the commands in the background that earlier processes have started.
 ///
 /// # Errors
-/// As [`open`].
-pub(crate) fn open_with(
-    handle: Arc<Handle>,
-    cwd: &str,
-    spec: &CreateSpec,
-    commands: Vec<(KeptCommand, Spawned)>,
-) -> Result<Arc<dyn Instance>> {
-    let programs = programs(&handle, cwd, spec)?;
-    let base = &programs.base;
-    for (command, spawned) in commands {
-        base.commands.adopt(command, spawned, Box::new(base.expiry.in_use()));
-    }
-    let (kept, lifetime) = (OnceCell::new(), Arc::clone(&handle));
-    Ok(check_lifetime(Arc::new(CloudflareInstance { programs, handle, kept }), lifetime))
+/// As [`open`], and what keeps the bridge from being reached.
+pub(crate) async fn open_attached(handle: Arc<Handle>, cwd: &str) -> Result<Arc<dyn Instance>> {
+    let instance = CloudflareInstance::new(handle, cwd, &CreateSpec::default(), OnceCell::new)?;
+    instance.shared.commands.get_or_try_init(|| instance.find_commands()).await?;
+    Ok(instance.checked())
 }
 
-fn programs(handle: &Handle, cwd: &str, spec: &CreateSpec) -> Result<Programs> {
+fn programs(handle: &Handle, id: SandboxId, cwd: &str, spec: &CreateSpec) -> Programs {
     let info = remote::info(handle);
     let mut create = CreateSpec::default();
     // The handle ends the sandbox.
@@ -108,7 +114,7 @@ fn programs(handle: &Handle, cwd: &str, spec: &CreateSpec) -> Result<Programs> {
     let files: Arc<dyn FileSystem> = Arc::new(CloudflareFiles::new(programs, link, cwd));
     let ended = Arc::clone(handle.end_reason());
     let mut base = SandboxBase::remote_with_end(Arc::clone(&ended), host, Some(files), base);
-    base.id = info.id.parse::<SandboxId>()?;
+    base.id = id;
     let packages = format!("{}/.packages", cwd.trim_end_matches('/'));
     base.packages = Some(Packages::inside("python3".into(), packages, Vec::new()));
     let worker = WorkerSpec { env, cwd: cwd.to_owned() };
@@ -119,7 +125,14 @@ fn programs(handle: &Handle, cwd: &str, spec: &CreateSpec) -> Result<Programs> {
     };
     let contexts = Contexts::with(Variant::CLOUDFLARE, "python", ended, worker, host_of);
     let kind = CloudflareHooks { link: Arc::clone(link) };
-    Ok(StandardInstance { base, contexts, kind })
+    StandardInstance { base, contexts, kind }
+}
+
+impl Drop for Shared {
+    /// The agent keeps what belongs to a client that is gone, and ends an interpreter that a client gives up.
+    fn drop(&mut self) {
+        self.programs.kind.link.disconnect();
+    }
 }
 
 impl Drop for CloudflareInstance {
@@ -154,11 +167,11 @@ impl Instance for CloudflareInstance {
     }
 
     fn files(&self) -> Result<&dyn FileOps> {
-        self.programs.files()
+        self.shared.programs.files()
     }
 
     fn packages(&self) -> Result<&dyn PackageOps> {
-        self.programs.packages()
+        self.shared.programs.packages()
     }
 
     fn snapshots(&self) -> Result<&dyn SnapshotOps> {
@@ -171,38 +184,63 @@ impl Instance for CloudflareInstance {
 }
 
 impl CloudflareInstance {
-    /// Returns the verbs of code. What the agent of a sandbox that was attached to has kept is looked up first.
-    async fn code_ops(&self) -> Result<&dyn CodeOps> {
-        if self.handle.is_attached() {
-            self.kept.get_or_try_init(|| self.find_kept()).await?;
-        }
-        self.programs.code()
+    /// `known` makes the cells of what earlier processes may have left.
+    fn new(
+        handle: Arc<Handle>,
+        cwd: &str,
+        spec: &CreateSpec,
+        known: impl Fn() -> OnceCell<()>,
+    ) -> Result<Self> {
+        let id = remote::info(&handle).id.parse::<SandboxId>()?;
+        let key = (handle.link.key.clone(), RuntimeHandle::current().id());
+        let is_usable = |shared: &Shared| !shared.programs.kind.link.programs.is_over();
+        let shared = SHARED.get_or_make(key, is_usable, || Shared {
+            programs: programs(&handle, id, cwd, spec),
+            commands: known(),
+            contexts: known(),
+        });
+        Ok(Self { shared, handle })
     }
 
-    async fn find_kept(&self) -> Result<()> {
-        let kept = self.handle.link.connection().await?.kept_contexts().await?;
-        for id in kept.into_iter().filter(|id| id != DEFAULT_CONTEXT) {
-            let mut context = ContextSpec::default();
-            context.id = Some(id);
-            self.programs.contexts.create(context)?;
+    /// Has all verbs look whether the sandbox has ended.
+    fn checked(self) -> Arc<dyn Instance> {
+        let lifetime = Arc::clone(&self.handle);
+        check_lifetime(Arc::new(self), lifetime)
+    }
+
+    /// Returns the verbs of code. What the agent of a sandbox that was attached to has kept is looked up first.
+    async fn code_ops(&self) -> Result<&dyn CodeOps> {
+        self.shared.contexts.get_or_try_init(|| self.find_contexts()).await?;
+        self.shared.programs.code()
+    }
+
+    async fn find_commands(&self) -> Result<()> {
+        let base = &self.shared.programs.base;
+        for (command, spawned) in self.handle.programs.kept().await? {
+            base.commands.adopt(command, spawned, Box::new(base.expiry.in_use()));
         }
         Ok(())
+    }
+
+    async fn find_contexts(&self) -> Result<()> {
+        let connection = self.handle.link.connection().await?;
+        connection.adopt_contexts(&self.shared.programs.contexts).await
     }
 }
 
 #[async_trait]
 impl CommandOps for CloudflareInstance {
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
-        let started = self.programs.commands()?.start_command(call, request).await?;
+        let started = self.shared.programs.commands()?.start_command(call, request).await?;
         Ok(self.handle.explain_command(started))
     }
 
     async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
-        self.programs.commands()?.list_commands(call).await
+        self.shared.programs.commands()?.list_commands(call).await
     }
 
     async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command> {
-        let connected = self.programs.commands()?.connect_command(call, id).await?;
+        let connected = self.shared.programs.commands()?.connect_command(call, id).await?;
         Ok(self.handle.explain_command(connected))
     }
 }
@@ -249,7 +287,7 @@ impl CodeOps for CloudflareInstance {
     }
 
     fn is_executing(&self, context: Option<&str>) -> bool {
-        self.programs.code().is_ok_and(|code| code.is_executing(context))
+        self.shared.programs.code().is_ok_and(|code| code.is_executing(context))
     }
 
     async fn interrupt(&self, call: &CallContext, context: Option<&str>) -> Result<bool> {
@@ -264,7 +302,7 @@ impl CodeOps for CloudflareInstance {
 #[async_trait]
 impl Life for CloudflareInstance {
     async fn reset(&self, call: &CallContext) -> Result<()> {
-        self.programs.life().reset(call).await
+        self.shared.programs.life().reset(call).await
     }
 
     async fn set_tags(&self, _: &CallContext, tags: Tags) -> Result<()> {
@@ -299,7 +337,7 @@ impl Life for CloudflareInstance {
     }
 
     async fn metrics(&self, call: &CallContext) -> Result<Metrics> {
-        self.programs.life().metrics(call).await
+        self.shared.programs.life().metrics(call).await
     }
 
     async fn logs(&self, _: &CallContext, _: bool) -> Result<LogStream> {

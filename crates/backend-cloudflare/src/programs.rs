@@ -41,8 +41,8 @@ const INPUT_SIZE: usize = 32 << 10;
 const MAX_LINE: usize = 48 << 10;
 const MAX_ARGUMENTS: usize = 96 << 10;
 
-/// Bytes of a file that are sent at once. The bridge takes files of at most 32 MiB.
-const FILE_SIZE: usize = 16 << 20;
+/// Bytes of a file that are sent at once. The bridge takes files of at most 32 MiB; smaller parts show the progress, too.
+const FILE_SIZE: usize = 8 << 20;
 
 /// Largest output of a script.
 const MAX_OUTPUT: usize = 96 << 20;

@@ -27,13 +27,12 @@ pub(crate) type Handle = RemoteLifetime<RemoteSandbox>;
 #[derive(Debug)]
 pub(crate) struct RemoteSandbox {
     pub(crate) factory: Arc<ApiFactory>,
+    /// All handles of this process for one sandbox share them.
     pub(crate) programs: Arc<Programs>,
     pub(crate) link: Arc<AgentLink>,
     records: StateStore<SandboxRecord>,
     id: String,
     record: Mutex<SandboxRecord>,
-    /// The sandbox was made by another handle, so that its agent may have kept something.
-    is_attached: bool,
     /// The deletion was sent: what runs breaks off before its answer comes.
     ending: AtomicBool,
 }
@@ -43,26 +42,18 @@ impl RemoteSandbox {
     ///
     /// # Errors
     /// `Unauthenticated` without an address.
-    pub(crate) fn new(
-        factory: Arc<ApiFactory>,
-        id: &str,
-        record: SandboxRecord,
-        is_attached: bool,
-    ) -> Result<Self> {
+    pub(crate) fn new(factory: Arc<ApiFactory>, id: &str, record: SandboxRecord) -> Result<Self> {
         let account = factory.config.account("create", &process_env)?;
         let cwd = record.directory.clone().unwrap_or_else(|| WORKSPACE.to_owned());
-        let programs = Programs::new(&factory, id, &cwd);
         let token = records::token(&account, id);
-        let link = AgentLink::shared(&programs, account.bridge.as_str(), token);
+        let link = AgentLink::shared((account.bridge.as_str(), id), token, || {
+            Programs::new(&factory, id, &cwd)
+        });
+        let programs = Arc::clone(&link.programs);
         let records = records::sandboxes(&factory.config);
         let (id, record) = (id.to_owned(), Mutex::new(record));
         let ending = AtomicBool::new(false);
-        Ok(Self { factory, programs, link, records, id, record, is_attached, ending })
-    }
-
-    /// Returns true for a sandbox that another handle has made.
-    pub(crate) fn is_attached(&self) -> bool {
-        self.is_attached
+        Ok(Self { factory, programs, link, records, id, record, ending })
     }
 
     pub(crate) fn local_id(&self) -> &str {
@@ -145,7 +136,8 @@ pub(crate) fn info(handle: &Handle) -> SandboxInfo {
     record.lost |= handle.programs.has_lost_container();
     let mut info = describe(handle.local_id(), &record);
     info.end_at = handle.end_at();
-    if handle.has_ended() {
+    // Another handle may have ended it.
+    if handle.has_ended() || handle.programs.is_over() {
         info.status = SandboxStatus::Terminated;
     }
     info

@@ -196,7 +196,8 @@ impl Starting {
         let report = timeout(START_TIMEOUT, self.read_report(expected)).await;
         let report = report.map_err(|_| not_started("it has not started in time"))?;
         let Some(line) = report else {
-            if shell.is_closed() {
+            // The output of a command ends with its sandbox, too, and may do so before the end of the sandbox is known.
+            if timeout(SANDBOX_EXIT_TIMEOUT, shell.closed()).await.is_ok() || shell.is_closed() {
                 return Err(shell.lost("start_command"));
             }
             let rest = self.scanners.each_mut().map(SentinelScanner::rest);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::poll_fn;
+use futures_util::task::AtomicWaker;
 use futures_util::{StreamExt as _, stream};
 
 use super::channel::{ChunkReceiver, ChunkSender, bridge, start};
@@ -44,7 +45,7 @@ pub(super) async fn upload(
         Found::Directory(metadata) => {
             let is_new = files.stat(&path).await.is_err();
             let packing = start(UPLOAD, move || Packer::new(local, giver).pack())?;
-            let sent = Arc::new(AtomicU64::new(0));
+            let sent = Arc::<Sent>::default();
             let archive = counted(taker, &sent, most);
             let sending = files.write_archive(&path, archive);
             watched(sending, &sent, None, &mut progress).await?;
@@ -66,7 +67,7 @@ pub(super) async fn upload(
                 read(file, &local, giver);
                 Ok(())
             })?;
-            let sent = Arc::new(AtomicU64::new(0));
+            let sent = Arc::<Sent>::default();
             let content = whole(counted(taker, &sent, most));
             let sending = files.write_stream(&path, content, options);
             let bytes = watched(sending, &sent, total, &mut progress).await?;
@@ -109,12 +110,20 @@ fn read(mut file: File, local: &std::path::Path, mut giver: ChunkSender) {
     }
 }
 
+/// Bytes that were taken of a stream. A backend may take them in a task of its own, so the one that watches them is woken.
+#[derive(Default)]
+struct Sent {
+    bytes: AtomicU64,
+    watching: AtomicWaker,
+}
+
 /// A stream that counts what is taken of it, and ends with an error when that is too much.
-fn counted(taker: ChunkReceiver, count: &Arc<AtomicU64>, most: SizeLimit) -> ByteStream {
-    let count = Arc::clone(count);
+fn counted(taker: ChunkReceiver, sent: &Arc<Sent>, most: SizeLimit) -> ByteStream {
+    let sent = Arc::clone(sent);
     Box::pin(taker.map(move |piece| {
         let size = piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        let bytes = count.fetch_add(size, Ordering::Relaxed) + size;
+        let bytes = sent.bytes.fetch_add(size, Ordering::Relaxed) + size;
+        sent.watching.wake();
         most.check(UPLOAD, bytes).and(piece)
     }))
 }
@@ -138,15 +147,16 @@ fn whole(content: ByteStream) -> ByteStream {
 /// Tells of the progress whenever the future has made some, from the task that waits for it.
 async fn watched<T>(
     work: impl Future<Output = Result<T>>,
-    count: &AtomicU64,
+    sent: &Sent,
     total: Option<u64>,
     progress: &mut OnProgress<'_>,
 ) -> Result<T> {
     let mut work = pin!(work);
     let mut told = None;
     poll_fn(|cx| {
+        sent.watching.register(cx.waker());
         let polled = work.as_mut().poll(cx);
-        let bytes = count.load(Ordering::Relaxed);
+        let bytes = sent.bytes.load(Ordering::Relaxed);
         if told != Some(bytes) {
             told = Some(bytes);
             progress(Progress { bytes, total });
