@@ -31,7 +31,8 @@ fn main() -> ExitCode {
     let target =
         Target::new("datalayer-runtime", move || Arc::new(DatalayerBackend::new(config.clone())))
             .exposes_this_host();
-    let target = of_runtimes(differences::of_servers(differences::of_kernels(target)));
+    let target = of_runtimes(differences::of_servers(differences::of_kernels(target)))
+        .recorded(env!("CARGO_MANIFEST_DIR"));
     sandbox_conformance::main(target.part(GROUPS, "left to `cargo xtask test --full`"))
 }
 

@@ -628,6 +628,9 @@ impl SnapshotOps for E2bInstance {
 #[async_trait]
 impl PortOps for E2bInstance {
     async fn expose_port(&self, _: &CallContext, port: u16) -> Result<TunnelInfo> {
+        if port == 0 {
+            return Err(Error::invalid("port", "must be from 1 to 65535, got 0"));
+        }
         self.handle.tunnel(port)
     }
 }

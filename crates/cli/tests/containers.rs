@@ -158,6 +158,16 @@ fn a_container_that_stays_is_found_again_and_ended() {
 
 #[test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
+fn a_command_of_root_is_asked_for_with_user() {
+    let world = World::new();
+    let id = world.ok(&["create", "-p", "local-docker", "--lifetime", "60"]);
+    assert_eq!(world.ok(&["exec", "--user", "root", &id, "id -u"]), "0");
+    assert_ne!(world.ok(&["exec", &id, "id -u"]), "0");
+    world.ok(&["rm", &id]);
+}
+
+#[test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
 fn a_container_that_stays_ends_by_itself() {
     let (image, world) = (Named::new("expires"), World::new());
     let made = ["create", "-p", "local-docker", "--image", &image.0, "--lifetime", "8"];

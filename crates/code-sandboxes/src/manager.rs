@@ -311,6 +311,7 @@ impl Backend for Manager {
                 Ok(instance) => return Ok(instance),
                 Err(error) if self.chain.len() == 1 => return Err(error),
                 Err(error) => {
+                    tracing::debug!(place = %place.variant(), %error, "a place has not made the sandbox");
                     let goes_on = is_mended_elsewhere(&error);
                     failed.push((place.variant(), error));
                     if !goes_on {

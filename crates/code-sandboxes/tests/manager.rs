@@ -231,6 +231,36 @@ async fn a_sandbox_is_found_by_its_labels_in_any_place_though_another_one_is_dow
 }
 
 #[tokio::test]
+async fn a_manager_offers_what_any_place_has_and_a_sandbox_stays_where_it_was_made() {
+    let mut gpus = Place::new("gpus", None);
+    Arc::get_mut(&mut gpus).unwrap().capabilities =
+        Capabilities { gpu: true, run_code: true, ..Capabilities::default() };
+    let mut has = Place::new("has", None);
+    let made = has.cells.create(&CallContext::new(), CreateSpec::default()).await.unwrap();
+    Arc::get_mut(&mut has).unwrap().has = Some(Arc::clone(&made));
+    let manager = chain(&[&gpus, &has]);
+    let all = manager.capabilities();
+    assert!(all.gpu && all.files && all.isolation_strict, "{all:?}");
+    assert_eq!(manager.variant(), gpus.variant, "its own is that of its default");
+
+    // An id names its place, and no other one is asked.
+    let call = CallContext::new();
+    let local = made.info().id.parse::<SandboxId>().unwrap().local().to_owned();
+    let id = |variant: Variant| format!("{variant}/{local}").parse::<SandboxId>().unwrap();
+    assert_eq!(manager.attach(&call, &id(has.variant)).await.unwrap().info().id, made.info().id);
+    let elsewhere = manager.attach(&call, &id(gpus.variant)).await.unwrap_err();
+    assert_eq!(elsewhere.kind(), ErrorKind::NotFound);
+    let unmanaged = manager.attach(&call, &id(Variant::MODAL)).await.unwrap_err();
+    assert_eq!(unmanaged.message(), "modal is not managed here; use gpus, has");
+
+    let late = CallContext::new().with_deadline(Instant::now());
+    let error = manager.create(&late, CreateSpec::default()).await.unwrap_err();
+    assert!(error.message().contains("gpus: the deadline of the call has passed"), "{error}");
+    assert_eq!((gpus.creates(), has.creates()), (0, 0));
+    made.life().kill(&call).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_open_breaker_makes_the_chain_go_on_at_once_and_open_ones_everywhere_are_told() {
     let policy = BreakerPolicy { failure_threshold: 1, ..BreakerPolicy::default() };
     let guarded = |place: &Arc<Place>| {

@@ -83,6 +83,8 @@ struct State {
     /// When the owner ends the sandbox, unix seconds. The provider may do so earlier.
     end_at: Option<f64>,
     has_ended: bool,
+    /// A request that ends it is on its way.
+    is_ending: bool,
 }
 
 impl<R: Remote> Deref for RemoteLifetime<R> {
@@ -118,6 +120,11 @@ impl<R: Remote> RemoteLifetime<R> {
     /// Returns true for a sandbox that has ended, or whose lifetime is over.
     pub fn has_ended(&self) -> bool {
         self.inner.state().has_ended || self.inner.is_expired()
+    }
+
+    /// Returns true for a sandbox that has ended, or that this handle is ending.
+    pub fn is_ending(&self) -> bool {
+        self.has_ended() || self.inner.state().is_ending
     }
 
     /// Checks that the sandbox has not ended, as far as is known here.
@@ -290,7 +297,11 @@ impl<R: Remote> Inner<R> {
         if self.state().has_ended {
             return Ok(());
         }
-        self.remote.delete(operation, connections).await?;
+        self.state().is_ending = true;
+        if let Err(error) = self.remote.delete(operation, connections).await {
+            self.state().is_ending = false;
+            return Err(error);
+        }
         self.mark_ended(FailureKind::Terminated);
         for poll in 0..MAX_POLLS {
             if !wait || !matches!(self.remote.exists(operation, connections).await, Ok(true)) {

@@ -144,6 +144,8 @@ fn command_request(request: &StartCommand) -> OperationRequest<'_> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OperationEvent<'a> {
+    /// The sandbox that the call has made, attached to or copied; [`OperationEvent::Succeeded`] follows.
+    Made(&'a SandboxInfo),
     /// The call succeeded. Events of what it began may follow.
     Succeeded,
     /// An event of a run.
@@ -183,6 +185,18 @@ async fn end<T>(observer: &mut Following, answer: Result<T>) -> Result<T> {
         }
         Err(error) => Err(observer.failed(error).await),
     }
+}
+
+/// Tells an observer which sandbox the call has given, and how it ended.
+async fn end_with_sandbox(
+    observer: &mut Following,
+    answer: Result<Arc<dyn Instance>>,
+) -> Result<Arc<dyn Instance>> {
+    if let Ok(made) = &answer {
+        // It has happened, so there is nothing to refuse.
+        let _ = observer.event(OperationEvent::Made(&made.info()));
+    }
+    end(observer, answer).await
 }
 
 /// Shows an observer every item of a stream, and lets it explain a failure, which ends the stream.
@@ -322,8 +336,9 @@ impl InstanceWrapper for Intercepted<dyn Instance> {
     }
 
     async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
+        let mut observer = self.before("fork", call, OperationRequest::Empty).await?;
         let work = async { self.inner.life().fork(call).await };
-        let copy = self.single("fork", call, OperationRequest::Empty, work).await?;
+        let copy = end_with_sandbox(&mut observer, work.await).await?;
         Ok(intercept(copy, Arc::clone(&self.hooks)))
     }
 
@@ -585,13 +600,13 @@ impl BackendWrapper for Intercepted<dyn Backend> {
 
     async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let mut observer = self.before("create", call, OperationRequest::Create(&spec)).await?;
-        let made = end(&mut observer, self.inner.create(call, spec).await).await?;
+        let made = end_with_sandbox(&mut observer, self.inner.create(call, spec).await).await?;
         Ok(intercept(made, Arc::clone(&self.hooks)))
     }
 
     async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
-        let work = self.inner.attach(call, id);
-        let found = self.single("attach", call, OperationRequest::Name(id.local()), work).await?;
+        let mut observer = self.before("attach", call, OperationRequest::Name(id.local())).await?;
+        let found = end_with_sandbox(&mut observer, self.inner.attach(call, id).await).await?;
         Ok(intercept(found, Arc::clone(&self.hooks)))
     }
 

@@ -133,6 +133,22 @@ async fn bash(
     messages(&send(server, request).await.expect("a server").body)
 }
 
+/// Starts a line for the shell, and returns the connection without reading the answer.
+async fn start_unread(server: &E2bServer, sandbox: &(String, String), line: &str) -> TcpStream {
+    let start = json!({ "process": { "cmd": "/bin/bash", "args": ["-c", line] }, "stdin": false });
+    let start = envelope(&start);
+    let head = format!(
+        "POST /process.Process/Start HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n\
+         Content-Type: application/connect+json\r\nContent-Length: {}\r\n\r\n",
+        sandbox.0,
+        sandbox.1,
+        start.len()
+    );
+    let mut stream = TcpStream::connect(server.address()).await.expect("a server");
+    stream.write_all(&[head.as_bytes(), &start].concat()).await.expect("a server");
+    stream
+}
+
 #[tokio::test]
 async fn keys_are_needed() {
     let (server, _) = server().await;
@@ -227,21 +243,49 @@ async fn no_more_sandboxes_than_the_ceiling() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_paused_counts_against_the_ceiling() {
+    let mut options = E2bOptions::default();
+    options.ceiling.max_sandboxes = 1;
+    let server = E2bServer::start(Arc::new(EvalBackend::default()), options).await.unwrap();
+    let sandbox = create(&server).await;
+    let holds = "x=$(head -c 60000000 /dev/zero | tr '\\0' x); echo held >ready; sleep 600; true";
+    let _client = start_unread(&server, &sandbox, holds).await;
+    let wait = "until test -s ready; do sleep 0.05; done; echo holds";
+    assert_eq!(stdout(&bash(&server, &sandbox, wait, "30000").await), "holds\n");
+    let path = |rest: &str| format!("/sandboxes/{}{rest}", sandbox.0);
+    let used = async || {
+        let measured = control(&server, "GET", &path("/metrics"), json!({})).await.json();
+        measured[0]["memUsed"].as_u64().unwrap_or_default()
+    };
+    let create_another =
+        async || control(&server, "POST", "/v2/sandboxes", json!({ "templateID": "base" })).await;
+    let before = used().await;
+    assert!(before >= 60_000_000, "control: {before} bytes are used");
+
+    let paused = control(&server, "POST", &path("/pause"), json!({})).await;
+    assert_eq!(paused.status, StatusCode::NO_CONTENT, "{:?}", paused.body);
+    let shown = control(&server, "GET", &path(""), json!({})).await.json();
+    assert_eq!(shown["state"], "paused");
+    let refused = create_another().await;
+    assert_eq!(refused.status.as_u16(), 429, "{:?}", refused.body);
+    assert_eq!(server.sandbox_count(), 1);
+
+    let resumed = control(&server, "POST", &path("/connect"), json!({ "timeout": 60 })).await;
+    assert_eq!(resumed.status, StatusCode::CREATED, "it has its room: {:?}", resumed.body);
+    let after = used().await;
+    assert!(after >= 60_000_000, "the memory of it was kept: {after} bytes are used");
+    control(&server, "POST", &path("/pause"), json!({})).await;
+    let killed = control(&server, "DELETE", &path(""), json!({})).await;
+    assert_eq!(killed.status, StatusCode::NO_CONTENT);
+    assert_eq!(create_another().await.status, StatusCode::CREATED, "its room is free");
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_vanishes_leaves_nothing_open() {
     let (server, _) = server().await;
     let sandbox = create(&server).await;
-    let start = envelope(
-        &json!({ "process": { "cmd": "/bin/bash", "args": ["-c", "yes"] }, "stdin": false }),
-    );
-    let head = format!(
-        "POST /process.Process/Start HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n\
-         Content-Type: application/connect+json\r\nContent-Length: {}\r\n\r\n",
-        sandbox.0,
-        sandbox.1,
-        start.len()
-    );
-    let mut stream = TcpStream::connect(server.address()).await.unwrap();
-    stream.write_all(&[head.as_bytes(), &start].concat()).await.unwrap();
+    let mut stream = start_unread(&server, &sandbox, "yes").await;
     let mut first = [0; 1000];
     stream.read_exact(&mut first).await.unwrap();
     // It reads no more: the process waits, and the server holds nothing for it.
@@ -524,5 +568,31 @@ async fn a_body_that_is_too_large_is_not_read() {
     let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("\"code\":413"), "{answer}");
     assert_eq!(server.sandbox_count(), 0);
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_upload_has_its_answer_while_its_body_is_sent() {
+    let (server, _) = server().await;
+    let sandbox = create(&server).await;
+    let body = vec![b'x'; 600_000];
+    let head = format!(
+        "POST /files?path=new&username=root HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {}\r\n\
+         X-Access-Token: {}\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\r\n",
+        sandbox.0,
+        sandbox.1,
+        body.len()
+    );
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for piece in body.chunks(100_000) {
+        // A connection that is closed meanwhile refuses the next piece.
+        sleep(Duration::from_millis(50)).await;
+        stream.write_all(piece).await.unwrap();
+    }
+    let mut answer = vec![0; 1000];
+    let length = timeout(Duration::from_secs(10), stream.read(&mut answer)).await.unwrap().unwrap();
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     server.shutdown().await;
 }

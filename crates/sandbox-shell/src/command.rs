@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use sandbox_core::{Error, ErrorKind, Result, random_hex};
+use sandbox_core::{Result, random_hex};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -17,6 +17,7 @@ use super::byte_queue::{ByteQueue, QueueReader, QueueWriter};
 use super::exit::{ExitState, ProcessIdentity, exit_of};
 use super::process::{ShellProcess, ShellTerminal};
 use super::sentinel::SentinelScanner;
+use super::start::{check_arguments, not_started, parse_start};
 use super::{AttachedProgram, COMMAND, KeptProgram, ProgramOutput, SHELL, ShellHost, ShellProgram};
 use sandbox_engine::host::{Spawn, Spawned, Terminal, Writable};
 
@@ -38,10 +39,6 @@ const SANDBOX_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Unread output that is kept of a command that has ended and of its background children.
 const MAX_KEPT_OUTPUT: usize = 2 << 20;
 
-/// The kernel's limits of one argument, and of all arguments with the environment.
-const MAX_ARGUMENT: usize = (128 << 10) - 1;
-const MAX_ARGUMENTS: usize = (2 << 20) - (128 << 10);
-
 /// A command that is being started.
 struct Starting {
     attached: AttachedProgram,
@@ -58,7 +55,7 @@ struct Starting {
 /// # Errors
 /// As [`ProcessHost::spawn`](sandbox_engine::host::ProcessHost::spawn).
 pub async fn start_command(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
-    check_size(&spec)?;
+    check_arguments(&spec)?;
     let (sender, receiver) = oneshot::channel();
     let own = Arc::clone(shell);
     shell.spawn(Box::pin(async move {
@@ -172,19 +169,6 @@ impl Starting {
     }
 }
 
-/// Refuses arguments that the kernel would refuse: hosts do not report that reason.
-fn check_size(spec: &Spawn) -> Result<()> {
-    let variables = spec.env.iter().map(|(name, value)| name.len() + 1 + value.len());
-    let sizes: Vec<usize> = spec.argv.iter().map(String::len).chain(variables).collect();
-    let all: usize = sizes.iter().map(|size| size + 9).sum();
-    if sizes.iter().all(|size| *size <= MAX_ARGUMENT) && all <= MAX_ARGUMENTS {
-        return Ok(());
-    }
-    let program: String = spec.argv.first().map_or("", String::as_str).chars().take(100).collect();
-    let message = format!("{program}: the arguments and the environment are too long");
-    Err(Error::new(ErrorKind::InvalidArgument, "start_command", message))
-}
-
 impl Starting {
     /// Waits for a report of the shell.
     async fn expect(
@@ -202,18 +186,12 @@ impl Starting {
             }
             let rest = self.scanners.each_mut().map(SentinelScanner::rest);
             let words = rest.iter().map(|rest| String::from_utf8_lossy(rest).into_owned());
-            return Err(not_started(words.collect::<String>().trim()));
+            return Err(not_started(&words.collect::<String>()));
         };
-        let mut words = line.split(' ');
-        match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("ready"), ..) => Ok(ProcessIdentity { pid: 0, since: String::new(), leader: 0 }),
-            (Some("started"), Some(pid), Some(since), leader) => {
-                let number = |text: &str| text.parse().unwrap_or_default();
-                let leader = leader.map_or(0, number);
-                Ok(ProcessIdentity { pid: number(pid), since: since.to_owned(), leader })
-            }
-            (_, why, what, _) => Err(refusal(spec, why, what)),
+        if line.split(' ').next() == Some("ready") {
+            return Ok(ProcessIdentity { pid: 0, since: String::new(), leader: 0 });
         }
+        parse_start(spec, &line)
     }
 
     async fn read_report(&mut self, expected: &str) -> Option<String> {
@@ -242,26 +220,6 @@ impl Starting {
             }
             (before, found) = self.scanners[stream].scan(&chunk);
         }
-    }
-}
-
-fn not_started(why: &str) -> Error {
-    let why: String = why.chars().take(500).collect();
-    let message = format!("no process could start: {why}");
-    Error::new(ErrorKind::ResourceExhausted, "start_command", message)
-}
-
-/// Parses the shell's report of a command that it could not start.
-fn refusal(spec: &Spawn, why: Option<&str>, what: Option<&str>) -> Error {
-    let program = spec.argv.first().map_or("", String::as_str);
-    let make = |kind, message: String| Error::new(kind, "start_command", message);
-    match (why, what) {
-        (Some("find"), Some("directory")) => {
-            let message = format!("working directory {}: no such directory", spec.cwd);
-            make(ErrorKind::NotFound, message).with_context("directory", spec.cwd.as_str())
-        }
-        (Some("find"), _) => make(ErrorKind::NotFound, format!("{program}: command not found")),
-        _ => make(ErrorKind::PermissionDenied, format!("{program}: not executable")),
     }
 }
 

@@ -3,13 +3,15 @@
 # $1 and $2 a secret word in two parts, so that no list of processes has it, $3 `pipes`, `terminal`, or `sized` for a terminal
 # that has its size, $4 the directory, $5 and $6 the soft and hard limit of open files or `-`; then the command.
 word=$1$2 kind=$3 directory=$4
+# What this shell says itself, such as that the command was killed, is no output of the command.
+exec 3>&2 2>/dev/null
 # Runtimes do not always apply a container's limits to programs that are started later.
 [ "$6" = - ] || ulimit -Hn "$6" 2>/dev/null
 [ "$5" = - ] || ulimit -Sn "$5" 2>/dev/null
 shift 6
 
 cannot() {
-    echo "$word cannot $1" >&2
+    echo "$word cannot $1" >&3
     exit 0
 }
 
@@ -57,14 +59,14 @@ report_start() {
     read -r line </proc/self/stat
     number=${line%% *}
     set -- ${line##*) }
-    echo "$word started $number ${20} $$" >&2
+    echo "$word started $number ${20} $$" >&3
 }
 
 cd "$directory" 2>/dev/null || cannot 'find directory'
 find_program "$1"
 if [ "$kind" = terminal ]; then
     # The size of the terminal is set before the command starts.
-    echo "$word ready" >&2
+    echo "$word ready" >&3
     read -r line
 fi
 # Signals to the whole session end only the command: this shell reports the exit.
@@ -72,9 +74,10 @@ trap : HUP INT QUIT PIPE TERM USR1 USR2 ALRM
 (
     trap - HUP INT QUIT PIPE TERM USR1 USR2 ALRM
     report_start
+    exec 2>&3 3>&-
     exec "$@"
 )
 status=$?
 echo "$word exited $status"
-[ "$kind" = pipes ] && echo "$word exited $status" >&2
+[ "$kind" = pipes ] && echo "$word exited $status" >&3
 exit $status

@@ -15,6 +15,7 @@ mod parse_listing;
 mod process;
 mod sentinel;
 mod shell_commands;
+mod start;
 pub mod text;
 
 use std::fmt;
@@ -34,6 +35,7 @@ pub use self::exit::{ExitState, ProcessIdentity, exit_of};
 pub use self::files::ShellFiles;
 pub use self::sentinel::SentinelScanner;
 pub use self::shell_commands::{CommandHost, ShellCommands};
+pub use self::start::{check_arguments, not_started, parse_start};
 
 /// The shell of every image.
 pub const SHELL: &str = "/bin/sh";

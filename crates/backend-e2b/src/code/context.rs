@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use sandbox_core::{Context, Error, ErrorKind, InterpreterState, Result, random_hex};
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 use tokio::time::timeout;
 
 use super::interpreter::{Execute, Interpreter};
@@ -24,6 +24,16 @@ pub(super) enum Stop {
     Interrupted,
     /// The context is deleted.
     Deleted,
+    /// The interpreter was started again.
+    Restarted,
+}
+
+/// Stops one run.
+#[derive(Debug)]
+struct Stopper {
+    sender: watch::Sender<Option<Stop>>,
+    /// How many times the interpreter had been started again before the run.
+    restarts: u64,
 }
 
 /// A context of the code interpreter.
@@ -36,13 +46,15 @@ pub(super) struct CodeContext {
     /// One run at a time, first in, first out.
     pub(super) turn: Arc<AsyncMutex<()>>,
     /// Stops the run that has its turn.
-    running: Mutex<Option<watch::Sender<Option<Stop>>>>,
+    running: Mutex<Option<Stopper>>,
     /// Runs of ours, which the interpreter counts and users do not.
     own_runs: AtomicU64,
     /// A word in the interpreter, by which another one is noticed.
     identity: Mutex<Option<String>>,
     /// The next run has a new interpreter.
     pub(super) is_new: AtomicBool,
+    /// How many times the interpreter was started again.
+    restarts: AtomicU64,
 }
 
 impl CodeContext {
@@ -60,6 +72,7 @@ impl CodeContext {
             own_runs: AtomicU64::new(0),
             identity: Mutex::default(),
             is_new: AtomicBool::new(false),
+            restarts: AtomicU64::new(0),
         }
     }
 
@@ -68,15 +81,16 @@ impl CodeContext {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn running(&self) -> MutexGuard<'_, Option<watch::Sender<Option<Stop>>>> {
+    fn running(&self) -> MutexGuard<'_, Option<Stopper>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the context as running, until the guard is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> Running {
+    /// Marks the context as running, until the guard is dropped, which ends the turn as well.
+    pub(super) fn begin(self: &Arc<Self>, turn: OwnedMutexGuard<()>) -> Running {
         let (sender, stop) = watch::channel(None);
-        *self.running() = Some(sender);
-        Running { context: Arc::clone(self), stop }
+        let restarts = self.restarts.load(Ordering::Acquire);
+        *self.running() = Some(Stopper { sender, restarts });
+        Running { context: Arc::clone(self), stop, restarts, _turn: turn }
     }
 
     pub(super) fn is_executing(&self) -> bool {
@@ -86,8 +100,8 @@ impl CodeContext {
     /// Stops the run that has its turn. Returns false when there is none.
     pub(super) fn stop(&self, stop: Stop) -> bool {
         let running = self.running();
-        let Some(sender) = running.as_ref() else { return false };
-        sender.send_replace(Some(stop));
+        let Some(stopper) = running.as_ref() else { return false };
+        stopper.sender.send_replace(Some(stop));
         true
     }
 
@@ -197,9 +211,20 @@ impl CodeContext {
                 }
             }
         };
-        self.interpreter.restart(operation, &remote).await?;
-        self.own_runs.store(0, Ordering::Relaxed);
+        // The end of a run may be reported before the answer, and the next run begins then.
+        let restarts = self.restarts.fetch_add(1, Ordering::AcqRel) + 1;
+        let own_runs = self.own_runs.swap(0, Ordering::Relaxed);
+        if let Err(error) = self.interpreter.restart(operation, &remote).await {
+            self.restarts.fetch_sub(1, Ordering::AcqRel);
+            self.own_runs.fetch_add(own_runs, Ordering::Relaxed);
+            return Err(error);
+        }
         self.unmark();
+        if let Some(stopper) = self.running().as_ref()
+            && stopper.restarts < restarts
+        {
+            stopper.sender.send_replace(Some(Stop::Restarted));
+        }
         Ok(())
     }
 }
@@ -209,9 +234,17 @@ impl CodeContext {
 pub(super) struct Running {
     pub(super) context: Arc<CodeContext>,
     stop: watch::Receiver<Option<Stop>>,
+    /// How many times the interpreter had been started again before the run.
+    restarts: u64,
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl Running {
+    /// Returns true when the interpreter was started again since the run began.
+    pub(super) fn has_lost_its_interpreter(&self) -> bool {
+        self.context.restarts.load(Ordering::Acquire) != self.restarts
+    }
+
     /// Waits until the run is to be stopped.
     pub(super) async fn stopped(&mut self) -> Stop {
         let stopped = self.stop.wait_for(Option::is_some).await.map(|stop| *stop);

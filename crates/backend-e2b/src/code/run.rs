@@ -66,14 +66,14 @@ pub(super) async fn start(context: Arc<CodeContext>, spec: RunSpec) -> Result<Ev
     let taken = turn.as_mut().now_or_never();
     let is_next = taken.is_some();
     tokio::spawn(async move {
-        let _turn = match taken {
+        let turn = match taken {
             Some(turn) => turn,
             None => tokio::select! {
                 turn = turn => turn,
                 () = sender.closed() => return,
             },
         };
-        let running = context.begin();
+        let running = context.begin(turn);
         let begun = is_next.then_some(begun);
         Active { running, sender, run_id: spec.id.clone(), seq: 0, events: VecDeque::new(), begun }
             .run(spec)
@@ -126,6 +126,7 @@ impl Active {
         let restarted = context.is_new.swap(false, Ordering::Relaxed);
         let context_id = context.described.id.clone();
         self.events.push_back(EventKind::Started { context_id, restarted });
+        outcome.started_at = unix_now();
         let opening = context.interpreter.execute(&request);
         let opened = tokio::select! {
             opened = opening => opened,
@@ -157,7 +158,7 @@ impl Active {
         let end = refused(&error);
         // A sandbox that its own handle ends meanwhile ends the run as well.
         let is_known =
-            error.effect() == Effect::NotSent && !context.interpreter.handle().has_ended();
+            error.effect() == Effect::NotSent && !context.interpreter.handle().is_ending();
         if !is_known || !self.begin(Err(error)) {
             self.finish(context, outcome, end).await;
         }
@@ -226,7 +227,11 @@ impl Active {
                     };
                     if !has_started && line != Line::Other {
                         has_started = true;
-                        outcome.started_at = unix_now();
+                        // What is less is the way to the sandbox and back.
+                        let now = unix_now();
+                        if now - outcome.started_at > MAX_WAIT.as_secs_f64() {
+                            outcome.started_at = now;
+                        }
                         deadline = limit.map(|limit| Instant::now() + limit);
                     }
                     match line {
@@ -308,8 +313,9 @@ impl Active {
                 outcome.interrupted = true;
                 outcome.state = settled(context).await;
             }
-            End::Stopped(Stop::Deleted) => {
-                let message = "the context was deleted during the run".to_owned();
+            End::Stopped(stop) => {
+                let what = if stop == Stop::Deleted { "deleted" } else { "started again" };
+                let message = format!("the context was {what} during the run");
                 outcome.failure = Some(failure(FailureKind::KernelDied, message));
                 outcome.state = InterpreterState::Lost;
             }
@@ -320,6 +326,9 @@ impl Active {
         }
         if outcome.completed_at == 0.0 {
             outcome.completed_at = unix_now();
+        }
+        if self.running.has_lost_its_interpreter() {
+            outcome.state = InterpreterState::Lost;
         }
         // Another run may begin, and this one is no longer interrupted.
         let Self { sender, run_id, mut seq, events, running, begun } = self;

@@ -4,6 +4,11 @@
 //! are ours, and the whole tree of a command is ended. A child that keeps the streams open delays the daemon's report of the
 //! exit, so the shell of the command reports the exit on the streams. And processes outlive a connection that was dropped, so
 //! a command that its caller drops is ended explicitly.
+//!
+//! The scripts, their reports and the queues are those of `sandbox_shell`, and its `ShellHost` is not used. The daemon has a
+//! process API of its own, with separate streams, input in requests that name a process, an event for the end, and
+//! connections to processes that another handle has started; `ShellHost` looks for the end of a silent command by running
+//! scripts, which the event makes needless and which each cost a request here.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -20,7 +25,7 @@ use sandbox_engine::host::{
 };
 use sandbox_shell::{
     ByteQueue, COMMAND, ExitState, ProcessIdentity, QueueReader, QueueWriter, SIGNAL,
-    SentinelScanner, exit_of,
+    SentinelScanner, check_arguments, exit_of, not_started, parse_start,
 };
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -55,10 +60,6 @@ const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes of one write to a standard input.
 const MAX_INPUT: usize = 256 << 10;
-
-/// The kernel's limits of one argument, and of all arguments with the environment.
-const MAX_ARGUMENT: usize = (128 << 10) - 1;
-const MAX_ARGUMENTS: usize = (2 << 20) - (128 << 10);
 
 const SIGKILL: i32 = 9;
 const SIGKILL_STATUS: i32 = 128 + SIGKILL;
@@ -97,7 +98,7 @@ pub(super) type Words = std::sync::Mutex<std::collections::HashSet<String>>;
 impl ProcessHost for EnvdProcesses {
     /// Starts a command. An abandoned start is ended when it has started.
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        check_size(&spec)?;
+        check_arguments(&spec)?;
         let (sender, receiver) = oneshot::channel();
         let (envd, outlives, word) = (self.envd.clone(), self.outlives, random_hex(16));
         self.words.lock().unwrap_or_else(PoisonError::into_inner).insert(word.clone());
@@ -208,19 +209,6 @@ pub(super) async fn connect(
     Ok(starting.run(envd, identity, input, true))
 }
 
-/// Refuses arguments that the kernel would refuse: the daemon does not tell that reason.
-fn check_size(spec: &Spawn) -> Result<()> {
-    let variables = spec.env.iter().map(|(name, value)| name.len() + 1 + value.len());
-    let sizes: Vec<usize> = spec.argv.iter().map(String::len).chain(variables).collect();
-    let all: usize = sizes.iter().map(|size| size + 9).sum();
-    if sizes.iter().all(|size| *size <= MAX_ARGUMENT) && all <= MAX_ARGUMENTS {
-        return Ok(());
-    }
-    let program: String = spec.argv.first().map_or("", String::as_str).chars().take(100).collect();
-    let message = format!("{program}: the arguments and the environment are too long");
-    Err(Error::new(ErrorKind::InvalidArgument, "start_command", message))
-}
-
 /// A command that is being started.
 struct Starting {
     events: ProcessEvents,
@@ -259,18 +247,9 @@ impl Starting {
             let (before, line) = self.scanners[stream].scan(&data);
             said.extend_from_slice(&before);
             let Some(line) = line else { continue };
-            let mut words = line.split(' ');
-            return match (words.next(), words.next(), words.next(), words.next()) {
-                (Some("started"), Some(pid), Some(since), leader) => {
-                    let number = |text: &str| text.parse().unwrap_or_default();
-                    let leader = leader.map_or(0, number);
-                    Ok(ProcessIdentity { pid: number(pid), since: since.to_owned(), leader })
-                }
-                (_, why, what, _) => Err(refusal(spec, why, what)),
-            };
+            return parse_start(spec, &line);
         }
-        let text: String = String::from_utf8_lossy(&said).trim().chars().take(500).collect();
-        Err(not_started(&text))
+        Err(not_started(&String::from_utf8_lossy(&said)))
     }
 
     /// Reads output and exit from now on.
@@ -299,25 +278,6 @@ impl Starting {
             stderr: if on_terminal { None } else { Some(Box::new(stderr)) },
             terminal: on_terminal.then(|| Box::new(terminal) as Box<dyn Terminal>),
         }
-    }
-}
-
-fn not_started(why: &str) -> Error {
-    let message = format!("no process could start: {why}");
-    Error::new(ErrorKind::ResourceExhausted, "start_command", message)
-}
-
-/// Parses the shell's report of a command that it could not start.
-fn refusal(spec: &Spawn, why: Option<&str>, what: Option<&str>) -> Error {
-    let program = spec.argv.first().map_or("", String::as_str);
-    let make = |kind, message: String| Error::new(kind, "start_command", message);
-    match (why, what) {
-        (Some("find"), Some("directory")) => {
-            let message = format!("working directory {}: no such directory", spec.cwd);
-            make(ErrorKind::NotFound, message).with_context("directory", spec.cwd.as_str())
-        }
-        (Some("find"), _) => make(ErrorKind::NotFound, format!("{program}: command not found")),
-        _ => make(ErrorKind::PermissionDenied, format!("{program}: not executable")),
     }
 }
 

@@ -26,6 +26,8 @@ impl Cloud {
         options.faults = Some(faults.clone());
         let state = tempfile::tempdir().expect("a directory");
         let mut config = EvalConfig::default();
+        // It has the packages that some cases of a whole run use.
+        config.python = std::env::var_os("SANDBOX_TEST_PYTHON").map(Into::into);
         config.snapshot_directory = Some(state.path().join("stored"));
         let server = E2bServer::start(Arc::new(EvalBackend::new(config)), options).await;
         Self { server: server.expect("a server"), faults, state }

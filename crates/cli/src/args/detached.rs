@@ -159,6 +159,10 @@ pub(crate) struct ExecArgs {
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
 
+    /// Run the command as root of the sandbox, where the variant has that [default: the user of the sandbox]
+    #[arg(short, long, value_name = "USER", value_parser = ["root"])]
+    pub(crate) user: Option<String>,
+
     #[command(flatten)]
     pub(crate) export: ExportArgs,
 

@@ -36,7 +36,9 @@ pub(super) fn pointer(command: &str, flag: &str) -> Option<&'static str> {
         }
         (_, "-it" | "-ti") => "--tty is for a terminal",
         ("run", "--name") => "`sandboxes create --name NAME` makes a sandbox with a name",
-        (_, "-u" | "--user") => "code runs as the user of the sandbox",
+        (_, "-u" | "--user") => {
+            "code runs as the user of the sandbox; `sandboxes exec --user root` is for a command of root"
+        }
         (_, "-P" | "--publish") => "`sandboxes expose SANDBOX PORT` makes a port reachable",
         (_, "--net") => "--network none, --network all, or --allow HOST",
         (_, "--rm") => "`sandboxes rm` ends a sandbox, and --lifetime limits its life",

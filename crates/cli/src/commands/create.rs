@@ -8,7 +8,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::list::object;
-use super::run::{Interrupts, warn_of_weak_isolation};
+use super::run::{Interrupts, note_of_fallback, warn_of_weak_isolation};
 use crate::args::CreateArgs;
 use crate::error::CliError;
 use crate::exit;
@@ -62,6 +62,7 @@ pub(crate) async fn create(args: &CreateArgs, printer: &Printer) -> Result<u8, C
         }
     };
     warn_of_weak_isolation(&sandbox, printer);
+    note_of_fallback(&sandbox, &args.sandbox, printer)?;
     let printed = tokio::select! {
         printed = print_id(&sandbox, printer) => printed,
         problem = stopped(&mut interrupts, &mut termination) => Err(problem),

@@ -77,8 +77,15 @@ fn details(args: &ExecArgs, task: &Task) -> Result<(Export, RunOptions), CliErro
             "leave it out, or say --lang python",
         ));
     }
+    if args.user.is_some() && task.source.is_code() {
+        return Err(CliError::usage(
+            "--user is for commands, not for code of the interpreter",
+            "leave it out, or run a command, such as `python3 -c CODE`",
+        ));
+    }
     let cpu_time = cpu_time(args.cpu_time)?;
     let mut options = RunOptions::from_args(&args.env, args.workdir.clone(), args.context.clone())?;
     options.cpu_time = cpu_time;
+    options.as_root = args.user.is_some();
     Ok((export, options))
 }

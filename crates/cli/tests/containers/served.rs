@@ -1,4 +1,4 @@
-//! `sandboxes serve` over containers, through the official SDK of E2B: commands of root.
+//! `sandboxes serve` over containers, through the official SDK of E2B: commands and files of root.
 
 use std::process::Command;
 
@@ -17,10 +17,16 @@ print(s.files.read("root.txt").strip())
 print(s.commands.run("id -u").stdout.strip() != "0")
 left = s.commands.run("sleep 4713", user="root", background=True)
 print([p.pid for p in s.commands.list()] == [left.pid], s.commands.kill(left.pid))
-try:
-    s.files.read("/etc/shadow", user="root")
-except Exception as error:
-    print("a command of root" in str(error))
+for call in (
+    lambda: s.files.read("/etc/shadow", user="root"),
+    lambda: s.files.write("made.txt", "by root", user="root"),
+    lambda: s.files.list("/root", user="root"),
+):
+    try:
+        print("done as", call())
+    except e2b.SandboxException as error:
+        print("a command of root" in str(error))
+print(s.files.read("made.txt"))
 s.kill()
 "#;
 
@@ -52,7 +58,8 @@ fn run(image: &Named, flags: &[&str], code: &str) -> Option<String> {
 fn commands_of_root_are_served() {
     let image = Named::new("served");
     let Some(shown) = run(&image, &[], FLOW) else { return };
-    let expected = "['0', '/root']\nby the user\nby root\nTrue\nTrue True\nTrue\n";
+    let expected =
+        "['0', '/root']\nby the user\nby root\nTrue\nTrue True\nTrue\nTrue\nTrue\nby the user\n";
     assert_eq!(shown, expected);
     // Root could read what the user of code cannot.
     let folder = tempfile::tempdir().unwrap();

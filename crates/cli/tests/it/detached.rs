@@ -164,6 +164,26 @@ fn state_stays_from_process_to_process() {
 }
 
 #[test]
+fn a_command_of_root_is_refused_where_there_is_none() {
+    let world = World::new();
+    world.ok(&["create", "--name", "box"]);
+    let refused = world.run(&["exec", "--user", "root", "box", "touch made"]);
+    assert_eq!((refused.status, refused.text()), (125, ""), "{}", refused.transcript());
+    assert!(refused.stderr.contains("hint: local-docker has them"), "{}", refused.stderr);
+    let none = world.run(&["exec", "box", "test -e made"]);
+    assert_eq!(none.status, 1, "nothing ran as another user: {}", none.transcript());
+    for wrong in [
+        &["exec", "--user", "root", "box", "--lang", "python", "1"][..],
+        &["exec", "--user", "ada", "box", "id"],
+    ] {
+        let outcome = world.run(wrong);
+        assert_eq!(outcome.status, 2, "{wrong:?}: {}", outcome.transcript());
+        assert!(outcome.stderr.contains("--user"), "{wrong:?}: {}", outcome.stderr);
+    }
+    world.ok(&["rm", "box"]);
+}
+
+#[test]
 fn listings_show_what_runs() {
     let world = World::new();
     assert_eq!(world.ids(), Vec::<String>::new());

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use crate::e2b_server::Server;
 use crate::support::{Outcome, run, sandboxes};
 
 /// Runs the binary with a directory for configurations of its own.
@@ -71,6 +72,7 @@ fn an_audit_log_is_written_shown_and_checked() {
         has(&["local-eval/", "run_code", "ok"]) || has(&["run_code", "status 0"]),
         "{lines:#?}"
     );
+    assert!(has(&["local-eval/", "create", "ok"]), "a create names what it made: {lines:#?}");
     assert!(has(&["start_command", "status 3"]), "{lines:#?}");
     assert!(has(&["start_command", "error:", "the scan refuses"]), "{lines:#?}");
     let runs =
@@ -148,6 +150,43 @@ fn a_configuration_has_profiles_and_keys() {
         assert_eq!(outcome.status, 2, "{wrong}: {}", outcome.transcript());
         assert!(outcome.stderr.contains(problem), "{wrong}: {}", outcome.stderr);
     }
+}
+
+#[test]
+fn a_chain_goes_on_over_wrong_and_missing_keys_and_names_each() {
+    let server = Server::start(&[]);
+    let home = tempfile::tempdir().unwrap();
+    let chain = |first: &str, others: &str, key: &str| {
+        let call = run(["-p", first, "--fallback", others, "echo made"]).env("E2B_API_KEY", key);
+        let call = server
+            .environment()
+            .into_iter()
+            .skip(1)
+            .fold(call, |call, (name, value)| call.env(name, value));
+        let no_keys = ["MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "DAYTONA_API_KEY"];
+        let call = no_keys.iter().fold(call, |call, name| call.env(name, ""));
+        // No configuration of the providers either.
+        call.env("HOME", home.path()).output()
+    };
+    let failed = chain("modal", "e2b,daytona", "e2b_wrong");
+    assert_eq!((failed.status, failed.text()), (125, ""), "{}", failed.transcript());
+    let reasons: Vec<_> = failed.stderr.lines().next().unwrap().split("; ").collect();
+    for (place, reason) in [
+        ("modal: ", "there is no token"),
+        ("e2b: ", "Invalid API key"),
+        ("daytona: ", "there is no Daytona API key"),
+    ] {
+        let is_there = reasons.iter().any(|one| one.contains(place) && one.contains(reason));
+        assert!(is_there, "{place}{reason}: {}", failed.stderr);
+    }
+    assert!(failed.stderr.contains("hint: set MODAL_TOKEN_ID"), "{}", failed.stderr);
+    assert!(!failed.stderr.contains("e2b_wrong"), "a key is in no error: {}", failed.stderr);
+    chain("modal", "e2b,local-eval", "e2b_wrong").assert(0, "made\n");
+    // The control: with its key the second place makes it.
+    let used = chain("modal", "e2b", &server.key);
+    used.assert(0, "made\n");
+    assert!(used.stderr.contains("one of e2b: modal has not made it"), "{}", used.stderr);
+    assert_eq!(server.end(), 0);
 }
 
 #[test]

@@ -487,6 +487,10 @@ impl Observer for Noting {
     fn event(&mut self, event: OperationEvent<'_>) -> Result<()> {
         let content = self.layer.log.policy.content;
         match event {
+            OperationEvent::Made(info) => {
+                let name = if self.sandbox.is_none() { "sandbox" } else { "copy" };
+                self.about.insert(name.to_owned(), info.id.as_str().into());
+            }
             OperationEvent::Succeeded if !self.has_events => self.set(json!({"ok": true})),
             OperationEvent::Content(chunk) => self.content.take(chunk, content),
             OperationEvent::Run(event) => match &event.kind {

@@ -1,4 +1,4 @@
-//! Bodies of requests that do not come in time.
+//! Bodies of requests that do not come in time, or that nothing reads.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -11,9 +11,10 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
-use http_body_util::LengthLimitError;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::app::App;
 
@@ -23,6 +24,10 @@ const STREAMED_INPUT: &str = "/process.Process/StreamInput";
 /// The path of files, whose bodies may take long as long as something comes.
 const FILES: &str = "/files";
 
+/// Bytes of a refused body that are still read, and the time for them.
+const MAX_DRAINED: usize = 1 << 20;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Limits the time in which the body of a request has to come: as a whole, or each piece of a file.
 pub(super) async fn limit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
@@ -30,7 +35,18 @@ pub(super) async fn limit(State(app): State<Arc<App>>, request: Request, next: N
         return next.run(request).await;
     }
     let (limit, is_of_piece) = (app.client_timeout, path == FILES);
-    next.run(request.map(|body| Body::new(TimedBody::new(body, limit, is_of_piece)))).await
+    let (unread, mut given_back) = oneshot::channel();
+    let timed = |body| Body::new(TimedBody::new(body, limit, is_of_piece, unread));
+    let response = next.run(request.map(timed)).await;
+    // A client that is still sending may not see an answer behind which its connection is closed.
+    if response.status().is_client_error()
+        && let Ok(body) = given_back.try_recv()
+        && body.size_hint().lower() <= MAX_DRAINED as u64
+    {
+        let read = Limited::new(body, MAX_DRAINED).collect();
+        let _ = timeout(DRAIN_TIMEOUT, read).await;
+    }
+    response
 }
 
 /// The error of a body that has not come in time.
@@ -58,11 +74,24 @@ struct TimedBody {
     /// Each piece has that time, and not the whole.
     is_of_piece: bool,
     end: Pin<Box<Sleep>>,
+    /// Takes the body when it was not read to its end.
+    unread: Option<oneshot::Sender<Body>>,
 }
 
 impl TimedBody {
-    fn new(body: Body, limit: Duration, is_of_piece: bool) -> Self {
-        Self { body, limit, is_of_piece, end: Box::pin(sleep(limit)) }
+    fn new(body: Body, limit: Duration, is_of_piece: bool, unread: oneshot::Sender<Body>) -> Self {
+        Self { body, limit, is_of_piece, end: Box::pin(sleep(limit)), unread: Some(unread) }
+    }
+}
+
+impl Drop for TimedBody {
+    fn drop(&mut self) {
+        if let Some(unread) = self.unread.take()
+            && !self.body.is_end_stream()
+        {
+            // Without a receiver the answer has been given.
+            let _ = unread.send(std::mem::take(&mut self.body));
+        }
     }
 }
 
@@ -99,7 +128,6 @@ mod tests {
     use std::convert::Infallible;
 
     use futures_util::stream;
-    use http_body_util::BodyExt as _;
 
     use super::*;
 
@@ -116,7 +144,7 @@ mod tests {
     async fn a_whole_or_each_piece_has_its_time() {
         let limit = Duration::from_secs(5);
         let read = async |pieces, limit, is_of_piece| {
-            TimedBody::new(slow(pieces), limit, is_of_piece).collect().await
+            TimedBody::new(slow(pieces), limit, is_of_piece, oneshot::channel().0).collect().await
         };
         assert_eq!(read(3, limit, false).await.unwrap().to_bytes(), "xxx");
         let late = read(9, limit, false).await.unwrap_err();

@@ -1,7 +1,8 @@
 //! The code interpreter of a sandbox: runs as lines of JSON, and contexts.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Json;
@@ -17,7 +18,7 @@ use sandbox_core::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, Interval, interval_at, timeout};
+use tokio::time::{Instant, Interval, interval_at, timeout_at};
 
 use super::app::{AnySandbox, has_token, may_reach_ports, unauthorized};
 use super::error::{ApiError, message_of};
@@ -28,7 +29,7 @@ use super::record::Record;
 /// Time between signs of life while code is silent.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// How long the head of an answer may wait for the first line.
+/// How long the head of an answer may wait for the lines of a short run.
 const HEAD_DELAY: Duration = Duration::from_millis(10);
 
 /// Events of a run that are sent together at most, when they are there at the same time.
@@ -161,11 +162,14 @@ struct Lines {
     decoders: [Utf8Decoder; 2],
     ticks: Interval,
     over: bool,
+    /// The context of the run and its number, as clients were told.
+    announced: (String, u64),
 }
 
 async fn lines(record: Arc<Record>, events: EventStream) -> Response {
     let ticks = interval_at(Instant::now() + KEEPALIVE, KEEPALIVE);
-    let state = Lines { record, events, decoders: Default::default(), ticks, over: false };
+    let (decoders, announced) = Default::default();
+    let state = Lines { record, events, decoders, ticks, over: false, announced };
     let pieces = Box::pin(stream::unfold(state, |mut state| async move {
         while !state.over {
             let piece = tokio::select! {
@@ -186,7 +190,13 @@ async fn lines(record: Arc<Record>, events: EventStream) -> Response {
     }));
     // The client wakes up once for a short run: its head goes with its lines, and its lines go together.
     let mut pieces = pieces.ready_chunks(MAX_PIECES).map(joined);
-    let first = timeout(HEAD_DELAY, pieces.next()).await.ok().flatten();
+    let (until, mut first) = (Instant::now() + HEAD_DELAY, Vec::new());
+    while first.len() < MAX_PIECES
+        && let Ok(Some(piece)) = timeout_at(until, pieces.next()).await
+    {
+        first.push(piece);
+    }
+    let first = (!first.is_empty()).then(|| joined(first));
     let pieces = stream::iter(first).chain(pieces).map(Ok::<_, Infallible>);
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pieces)).into_response()
 }
@@ -210,6 +220,7 @@ impl Lines {
     fn show(&mut self, event: Event) -> Vec<u8> {
         let Event { timestamp, kind, .. } = event;
         match kind {
+            EventKind::Started { context_id, restarted } => self.announce(context_id, restarted),
             EventKind::Output { stream, data } => {
                 let text = self.decoders[usize::from(stream == OutputStream::Stderr)].push(&data);
                 text_line(stream, &text, timestamp)
@@ -235,16 +246,39 @@ impl Lines {
                         "type": "error", "name": "SystemExit", "value": status.to_string(), "traceback": "",
                     })));
                 }
-                let count = outcome.execution_count;
-                all.extend(line(
-                    &json!({ "type": "number_of_executions", "execution_count": count }),
-                ));
+                all.extend(self.count(outcome.execution_count));
                 all.extend(line(&json!({ "type": "end_of_execution" })));
                 all
             }
             _ => Vec::new(),
         }
     }
+}
+
+impl Lines {
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.record.execution_counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the number of a run when the run starts, as clients expect. Backends tell the number with the end, so it is
+    /// the one after the last.
+    fn announce(&mut self, context: String, is_new: bool) -> Vec<u8> {
+        let last = self.counts().get(&context).copied().filter(|_| !is_new);
+        let count = last.unwrap_or_default() + 1;
+        self.announced = (context, count);
+        count_line(count)
+    }
+
+    /// Notes the number that the backend tells, and tells clients where it is another one.
+    fn count(&mut self, count: u64) -> Vec<u8> {
+        let (context, announced) = std::mem::take(&mut self.announced);
+        self.counts().insert(context, count);
+        if announced == count { Vec::new() } else { count_line(count) }
+    }
+}
+
+fn count_line(count: u64) -> Vec<u8> {
+    line(&json!({ "type": "number_of_executions", "execution_count": count }))
 }
 
 /// Returns the level of the end of a run in the log of the sandbox.

@@ -45,6 +45,8 @@ pub(super) struct Record {
     pub(super) envs: Mutex<BTreeMap<String, String>>,
     /// CPU seconds and time of the last measurement, for the share since then.
     pub(super) measured: Mutex<Option<(f64, Instant)>>,
+    /// Numbers of the last runs, by context.
+    pub(super) execution_counts: Mutex<BTreeMap<String, u64>>,
     pub(super) clock: Clock,
 }
 

@@ -190,6 +190,11 @@ flow('a time limit ends a command', async (s) => {
 
 flow('root is refused with advice', async (s) => {
   await assert.rejects(s.commands.run('id', { user: 'root' }), /-p local-docker/)
+  await s.files.write('own.txt', 'the user')
+  await assert.rejects(s.files.read('own.txt', { user: 'root' }), /-p local-docker/)
+  await assert.rejects(s.files.write('own.txt', 'root', { user: 'root' }), /-p local-docker/)
+  await assert.rejects(s.files.list('.', { user: 'root' }), /-p local-docker/)
+  assert.equal(await s.files.read('own.txt', { user: 'user' }), 'the user')
 })
 
 flow('a terminal runs a shell', async (s) => {

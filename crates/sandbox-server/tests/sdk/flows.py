@@ -5,31 +5,27 @@ asynchronous SDK gives and hands on what the other one does.
 """
 
 import asyncio
-import inspect
 import io
 import json
 import os
 import sys
 import time
 import traceback
-import urllib.error
 import urllib.request
 
 import e2b
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
+sys.dont_write_bytecode = True
+
+from support import URL, equal, holds, raises, raw, until, w  # noqa: E402
+
 IS_ASYNC = sys.argv[1] == "async"
 S = AsyncSandbox if IS_ASYNC else Sandbox
 BASE = e2b.AsyncSandbox if IS_ASYNC else e2b.Sandbox
 KEY = os.environ["E2B_API_KEY"]
-URL = os.environ["E2B_API_URL"]
 
 FLOWS = []
-
-
-async def w(value):
-    """Returns the value, awaited where it has to be."""
-    return await value if inspect.isawaitable(value) else value
 
 
 def flow(function):
@@ -42,52 +38,6 @@ def bare(function):
     """Adds a flow that makes its own sandboxes."""
     FLOWS.append((function.__name__, function, False))
     return function
-
-
-def equal(found, expected, what=""):
-    if found != expected:
-        raise AssertionError(f"{what} expected {expected!r}, found {found!r}")
-
-
-def holds(condition, what):
-    if not condition:
-        raise AssertionError(what)
-
-
-async def raises(kind, value, text=""):
-    """Checks that an awaited value, or a call, raises that kind of error with that text. Returns the error."""
-    try:
-        found = value() if callable(value) else value
-        found = await w(found)
-    except kind as error:
-        holds(text in str(error), f"{text!r} is not in {error}")
-        return error
-    raise AssertionError(f"expected {kind}, found {found!r}")
-
-
-async def until(condition, what, seconds=5.0):
-    """Waits until a condition holds."""
-    end = time.monotonic() + seconds
-    while True:
-        found = await w(condition())
-        if found:
-            return found
-        if time.monotonic() > end:
-            raise AssertionError(f"timed out: {what}")
-        await asyncio.sleep(0.05)
-
-
-def raw(method, path, headers=None, body=None, host=None):
-    """Sends a request of its own. Returns status, headers and body."""
-    headers = dict(headers or {})
-    if host:
-        headers["Host"] = host
-    request = urllib.request.Request(URL + path, data=body, method=method, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, answer.headers, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers, error.read()
 
 
 # Control plane
@@ -473,6 +423,33 @@ async def root_is_refused_with_advice(s):
     await raises(Exception, lambda: s.commands.run("id", user="root"), "-p local-docker")
     equal((await w(s.commands.run("id -un", user="user"))).stdout, "user\n")
     await raises(e2b.AuthenticationException, lambda: s.commands.run("id", user="ada"), "invalid username")
+
+
+@flow
+async def files_of_root_are_refused_and_never_those_of_the_user(s):
+    await w(s.files.write("own.txt", "the user's"))
+    advice = "-p local-docker"
+    for call in (
+        lambda: s.files.read("own.txt", user="root"),
+        lambda: s.files.read("own.txt", format="bytes", user="root"),
+        lambda: s.files.write("own.txt", "root's", user="root"),
+        lambda: s.files.write_files([{"path": "own.txt", "data": "root's"}], user="root"),
+        lambda: s.files.list(".", user="root"),
+        lambda: s.files.exists("own.txt", user="root"),
+        lambda: s.files.get_info("own.txt", user="root"),
+        lambda: s.files.make_dir("made", user="root"),
+        lambda: s.files.rename("own.txt", "other.txt", user="root"),
+        lambda: s.files.remove("own.txt", user="root"),
+        lambda: s.files.watch_dir(".", user="root", **({"on_event": print} if IS_ASYNC else {})),
+    ):
+        await raises(e2b.SandboxException, call, advice)
+    addresses = {"POST": s.upload_url("own.txt", user="root"), "GET": s.download_url("own.txt", user="root")}
+    for method, address in addresses.items():
+        status, _, body = raw(method, address.removeprefix(URL))
+        equal((status, advice in body.decode()), (403, True))
+    equal(await w(s.files.read("own.txt")), "the user's")
+    equal([entry.name for entry in await w(s.files.list("."))], ["own.txt"])
+    equal(await w(s.files.read("own.txt", user="user")), "the user's", "control:")
 
 
 @flow

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use code_sandboxes::{
     Command, CommandBuilder, Error, ErrorKind, EventKind, EventStream, IsolationMode,
-    RunCodeBuilder, Sandbox, seconds,
+    RunCodeBuilder, Sandbox, SandboxId, seconds,
 };
 use futures_util::StreamExt as _;
 use tokio::task::spawn_blocking;
@@ -28,7 +28,7 @@ use self::report::{Report, RunMetadata};
 pub(crate) use self::report::{name_sandbox, say_failure, traceback};
 pub(crate) use self::source::{Source, Task};
 pub(crate) use self::tty::check as check_terminal;
-use crate::args::RunArgs;
+use crate::args::{RunArgs, SandboxArgs};
 use crate::error::CliError;
 use crate::notebook::Recording;
 use crate::printer::Printer;
@@ -89,6 +89,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, CliError
     };
     debug!(id = %sandbox.id(), "sandbox is ready");
     warn_of_weak_isolation(&sandbox, printer);
+    note_of_fallback(&sandbox, &args.sandbox, printer)?;
     if stays {
         let id = sandbox.id();
         printer.note(&format!("the sandbox stays: {id} (use `sandboxes exec`, `sandboxes rm`)"));
@@ -110,6 +111,8 @@ pub(crate) struct RunOptions {
     workdir: Option<String>,
     pub(crate) context: Option<String>,
     pub(crate) cpu_time: Option<Duration>,
+    /// True for a command of root.
+    pub(crate) as_root: bool,
 }
 
 impl RunOptions {
@@ -120,7 +123,8 @@ impl RunOptions {
         context: Option<String>,
     ) -> Result<Self, CliError> {
         let env = env.iter().map(|item| settings::environment_variable(item));
-        Ok(Self { env: env.collect::<Result<_, _>>()?, workdir, context, cpu_time: None })
+        let env = env.collect::<Result<_, _>>()?;
+        Ok(Self { env, workdir, context, cpu_time: None, as_root: false })
     }
 
     fn command<'a>(&self, mut command: CommandBuilder<'a>) -> CommandBuilder<'a> {
@@ -129,6 +133,9 @@ impl RunOptions {
         }
         if let Some(limit) = self.cpu_time {
             command = command.cpu_time(limit);
+        }
+        if self.as_root {
+            command = command.as_root();
         }
         match &self.workdir {
             Some(path) => command.cwd(path),
@@ -392,6 +399,22 @@ pub(crate) async fn end(sandbox: &Sandbox, printer: &Printer) {
     if let Err(error) = ended {
         printer.warning(&format!("the sandbox may still exist: {error}"));
     }
+}
+
+/// Says that a place of the fallback has made the sandbox.
+pub(crate) fn note_of_fallback(
+    sandbox: &Sandbox,
+    args: &SandboxArgs,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    let asked = settings::variant_of(args)?;
+    // The variant of a chain is that of its first place.
+    let made = sandbox.id().parse::<SandboxId>()?.variant();
+    if !args.fallback.is_empty() && made != asked {
+        printer
+            .note(&format!("the sandbox is one of {made}: {asked} has not made it; -v says why"));
+    }
+    Ok(())
 }
 
 /// Warns about a sandbox without strict isolation.
