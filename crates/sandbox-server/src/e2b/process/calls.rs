@@ -12,7 +12,7 @@ use futures_util::{Stream, stream};
 use sandbox_core::{CallContext, CommandSpec, Error, ErrorKind, StartCommand, Stdin};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, interval_at, timeout_at};
+use tokio::time::{Instant, interval_at, sleep, timeout, timeout_at};
 
 use super::super::app::{App, Sandbox};
 use super::super::envelope::{Messages, Unary, failed, streamed};
@@ -28,6 +28,10 @@ use super::{Happening, Process};
 
 /// Time between signs of life when the client does not say otherwise.
 const KEEPALIVE: Duration = Duration::from_secs(90);
+
+/// How long the answer to a kill waits for the end of the process, and the interval of looks.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
+const END_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 type Answer = Result<Json<Value>, ConnectError>;
 
@@ -265,10 +269,22 @@ pub(in super::super) async fn send_signal(
     Sandbox(record): Sandbox,
     Unary(request): Unary<SignalRequest>,
 ) -> Answer {
-    let process = record.processes.find(&selected(request.process)?)?;
+    let selector = selected(request.process)?;
+    let process = record.processes.find(&selector)?;
     let signal = request.signal.number()?;
     let traps = app.faults.as_ref().is_some_and(super::super::Faults::has_process_traps);
-    process.control.signal(signal, signal == 9 && !traps).await?;
+    let is_kill = signal == 9 && !traps;
+    process.control.signal(signal, is_kill).await?;
+    if is_kill {
+        // A client that kills it once more is to hear that there is none.
+        let is_there = || record.processes.find(&selector).is_ok();
+        let gone = async {
+            while is_there() {
+                sleep(END_POLL_INTERVAL).await;
+            }
+        };
+        let _ = timeout(END_TIMEOUT, gone).await;
+    }
     Ok(Json(json!({})))
 }
 
