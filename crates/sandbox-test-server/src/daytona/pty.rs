@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
@@ -16,6 +17,9 @@ use serde_json::{Value, json};
 
 use super::api::error;
 use super::toolbox::{Shared, no_content, started};
+
+/// Time for the client to answer the end of a connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
 const ENVS: &str = "X-Daytona-Pty-Envs~";
@@ -94,6 +98,9 @@ async fn serve(mut socket: WebSocket, shell: Command, controls: bool) {
                     let code = if code == 0 { 1000 } else { 1011 };
                     let frame = CloseFrame { code, reason: reason.into() };
                     let _ = socket.send(Message::Close(Some(frame))).await;
+                    // A connection that is dropped with input that was not read loses output that is on its way.
+                    let answer = async { while let Some(Ok(_)) = socket.next().await {} };
+                    let _ = tokio::time::timeout(CLOSE_TIMEOUT, answer).await;
                     return;
                 }
                 Some(_) => {}
