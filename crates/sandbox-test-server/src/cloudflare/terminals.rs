@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -18,6 +19,9 @@ use tokio::sync::watch;
 use super::bridge::Shared;
 use super::error;
 use super::stable::argv;
+
+/// Time for the client to answer the end of a connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The terminals of all containers.
 #[derive(Debug, Default)]
@@ -293,6 +297,9 @@ async fn serve(mut socket: WebSocket, program: Arc<Program>, mut at: usize) {
             let end = json!({"type": "exit", "cursor": at.to_string(), "exit": exit(&outcome)});
             let _ = socket.send(Message::Text(end.to_string().into())).await;
             let _ = socket.send(Message::Close(None)).await;
+            // A connection that is dropped with input that was not read loses output that is on its way.
+            let answer = async { while let Some(Ok(_)) = socket.next().await {} };
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, answer).await;
             return;
         }
         tokio::select! {
