@@ -201,8 +201,10 @@ class Runtime:
             try:
                 await client.wait_for_ready(timeout=20)
                 code = STORE.replace("PATH", repr(str(state)))
-                client.execute(code, silent=True, store_history=False)
-                await client.get_shell_msg(timeout=20)
+                sent = client.execute(code, silent=True, store_history=False)
+                # Answers come late to the questions with which a busy kernel was waited for.
+                while (await client.get_shell_msg(timeout=20))["parent_header"].get("msg_id") != sent:
+                    pass
             finally:
                 client.stop_channels()
         await asyncio.to_thread(shutil.copytree, self.home, target / "home", symlinks=True)

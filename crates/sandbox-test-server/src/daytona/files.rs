@@ -9,6 +9,7 @@ use axum::extract::{Multipart, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
 use sandbox_core::{
     ByteRange, ByteStream, Error, ErrorKind, FileInfo, FileKind, FindFiles, Sandbox, WriteOptions,
 };
@@ -69,11 +70,10 @@ async fn store(
 ) -> Result<u64, Response> {
     // A field is read while its form is: bounded by what is waiting.
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, Error>>(4);
-    let content: ByteStream =
-        Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async {
-            let item = receiver.recv().await?;
-            Some((item, receiver))
-        }));
+    let content: ByteStream = Box::pin(stream::unfold(receiver, |mut receiver| async {
+        let item = receiver.recv().await?;
+        Some((item, receiver))
+    }));
     let files = cell.files();
     let writing = files.write_stream(path, content, WriteOptions::default());
     let reading = async move {
@@ -151,29 +151,39 @@ pub(crate) async fn bulk_download(
         Err(refused) => return refused,
     };
     const BOUNDARY: &str = "DAYTONA-FILE-BOUNDARY";
-    let mut all = Vec::new();
+    let mut parts: Vec<ByteStream> = Vec::new();
     for path in body["paths"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        let (name, content) = match cell.files().read(path).await {
-            Ok(content) => ("file", content),
+        let (name, size, content) = match opened(&cell, path).await {
+            Ok((size, content)) => ("file", size, content),
             Err(failed) => {
                 let status = if failed.kind() == ErrorKind::NotFound { 404 } else { 400 };
-                let told = json!({"message": failed.to_string(), "statusCode": status});
-                ("error", Bytes::from(told.to_string()))
+                let told = json!({"message": failed.to_string(), "statusCode": status}).to_string();
+                ("error", told.len() as u64, one_piece(told))
             }
         };
         let kind = if name == "file" { "application/octet-stream" } else { "application/json" };
-        let head = format!(
+        parts.push(one_piece(format!(
             "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"{path}\"\r\n\
-             Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
-            content.len()
-        );
-        all.extend_from_slice(head.as_bytes());
-        all.extend_from_slice(&content);
-        all.extend_from_slice(b"\r\n");
+             Content-Type: {kind}\r\nContent-Length: {size}\r\n\r\n"
+        )));
+        parts.push(content);
+        parts.push(one_piece("\r\n".to_owned()));
     }
-    all.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
+    parts.push(one_piece(format!("--{BOUNDARY}--\r\n")));
     let kind = [(header::CONTENT_TYPE, format!("multipart/form-data; boundary={BOUNDARY}"))];
-    (kind, all).into_response()
+    (kind, Body::from_stream(stream::iter(parts).flatten())).into_response()
+}
+
+/// Opens a file, and returns its size and content.
+async fn opened(cell: &Sandbox, path: &str) -> Result<(u64, ByteStream), Error> {
+    let files = cell.files();
+    let size = files.stat(path).await?.size;
+    let content = files.stream(path, ByteRange::default()).await?;
+    Ok((size, content.boxed()))
+}
+
+fn one_piece(text: String) -> ByteStream {
+    stream::iter([Ok(Bytes::from(text))]).boxed()
 }
 
 fn object(info: &FileInfo) -> Value {
