@@ -133,9 +133,14 @@ async fn bash(
     messages(&send(server, request).await.expect("a server").body)
 }
 
-/// Starts a line for the shell, and returns the connection without reading the answer.
-async fn start_unread(server: &E2bServer, sandbox: &(String, String), line: &str) -> TcpStream {
-    let start = json!({ "process": { "cmd": "/bin/bash", "args": ["-c", line] }, "stdin": false });
+/// Starts a program, and returns the connection without reading the answer.
+async fn start_unread(
+    server: &E2bServer,
+    sandbox: &(String, String),
+    program: &str,
+    arguments: &[&str],
+) -> TcpStream {
+    let start = json!({ "process": { "cmd": program, "args": arguments }, "stdin": false });
     let start = envelope(&start);
     let head = format!(
         "POST /process.Process/Start HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n\
@@ -249,7 +254,7 @@ async fn what_is_paused_counts_against_the_ceiling() {
     let server = E2bServer::start(Arc::new(EvalBackend::default()), options).await.unwrap();
     let sandbox = create(&server).await;
     let holds = "x=$(head -c 60000000 /dev/zero | tr '\\0' x); echo held >ready; sleep 600; true";
-    let _client = start_unread(&server, &sandbox, holds).await;
+    let _client = start_unread(&server, &sandbox, "/bin/bash", &["-c", holds]).await;
     let wait = "until test -s ready; do sleep 0.05; done; echo holds";
     assert_eq!(stdout(&bash(&server, &sandbox, wait, "30000").await), "holds\n");
     let path = |rest: &str| format!("/sandboxes/{}{rest}", sandbox.0);
@@ -285,7 +290,7 @@ async fn what_is_paused_counts_against_the_ceiling() {
 async fn a_client_that_vanishes_leaves_nothing_open() {
     let (server, _) = server().await;
     let sandbox = create(&server).await;
-    let mut stream = start_unread(&server, &sandbox, "yes").await;
+    let mut stream = start_unread(&server, &sandbox, "/bin/bash", &["-c", "yes"]).await;
     let mut first = [0; 1000];
     stream.read_exact(&mut first).await.unwrap();
     // It reads no more: the process waits, and the server holds nothing for it.
@@ -420,18 +425,8 @@ while data := client.recv(1000):
 async fn a_websocket_passes_to_a_port_of_a_sandbox() {
     let (server, _) = server().await;
     let sandbox = create(&server).await;
-    let start = envelope(
-        &json!({ "process": { "cmd": "/usr/bin/env", "args": ["python3", "-c", ECHO] }, "stdin": false }),
-    );
-    let head = format!(
-        "POST /process.Process/Start HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n\
-         Content-Type: application/connect+json\r\nContent-Length: {}\r\n\r\n",
-        sandbox.0,
-        sandbox.1,
-        start.len()
-    );
-    let mut process = TcpStream::connect(server.address()).await.unwrap();
-    process.write_all(&[head.as_bytes(), &start].concat()).await.unwrap();
+    let arguments = ["python3", "-c", ECHO];
+    let mut process = start_unread(&server, &sandbox, "/usr/bin/env", &arguments).await;
     let (mut said, ready) = (Vec::new(), STANDARD.encode("ready\n"));
     while !String::from_utf8_lossy(&said).contains(&ready) {
         let read = timeout(Duration::from_secs(10), process.read_buf(&mut said)).await;

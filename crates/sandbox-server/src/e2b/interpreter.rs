@@ -32,8 +32,8 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// How long the head of an answer may wait for the lines of a short run.
 const HEAD_DELAY: Duration = Duration::from_millis(10);
 
-/// Events of a run that are sent together at most, when they are there at the same time.
-const MAX_PIECES: usize = 16;
+/// Lines that go with the head of an answer, at most.
+const MAX_HEAD_LINES: usize = 16;
 
 /// The MIME type of the data of a chart.
 const CHART: &str = "application/vnd.code-sandboxes.chart+json";
@@ -188,25 +188,18 @@ async fn lines(record: Arc<Record>, events: EventStream) -> Response {
         }
         None
     }));
-    // The client wakes up once for a short run: its head goes with its lines, and its lines go together.
-    let mut pieces = pieces.ready_chunks(MAX_PIECES).map(joined);
+    // A short run has its end among the first lines, and is asked for more afterwards.
+    let mut pieces = pieces.fuse();
+    // The client wakes up once for a short run: its head goes with its lines.
     let (until, mut first) = (Instant::now() + HEAD_DELAY, Vec::new());
-    while first.len() < MAX_PIECES
+    while first.len() < MAX_HEAD_LINES
         && let Ok(Some(piece)) = timeout_at(until, pieces.next()).await
     {
         first.push(piece);
     }
-    let first = (!first.is_empty()).then(|| joined(first));
+    let first = (!first.is_empty()).then(|| Bytes::from(first.concat()));
     let pieces = stream::iter(first).chain(pieces).map(Ok::<_, Infallible>);
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pieces)).into_response()
-}
-
-/// Puts pieces together that are there at the same time.
-fn joined(mut pieces: Vec<Bytes>) -> Bytes {
-    match pieces.pop() {
-        Some(only) if pieces.is_empty() => only,
-        last => pieces.into_iter().chain(last).collect::<Vec<_>>().concat().into(),
-    }
 }
 
 fn line(value: &Value) -> Vec<u8> {
