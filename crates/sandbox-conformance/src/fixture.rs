@@ -59,6 +59,10 @@ impl Fixture {
         &self.target
     }
 
+    pub(crate) fn shared_target(&self) -> Arc<Target> {
+        Arc::clone(&self.target)
+    }
+
     /// A builder with the settings of the target. What it makes is the case's to end.
     pub(crate) fn builder(&self) -> SandboxBuilder<SingleBackend> {
         let builder = Sandbox::builder(self.backend()).isolation(self.target.isolation);

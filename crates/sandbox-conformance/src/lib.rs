@@ -50,4 +50,4 @@ pub use hostile::{TABLE as HOSTILE_TABLE, case_names as hostile_case_names, host
 pub use report::{CaseReport, Evidence, Outcome, Report};
 pub use runner::{case_names, ignored, main, run};
 pub use soak::soak;
-pub use target::{FULL, GROUPS, Target, is_full};
+pub use target::{FULL, GROUPS, Target, Unreported, is_full};

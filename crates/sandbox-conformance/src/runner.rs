@@ -18,6 +18,7 @@ use crate::hostile::{self, Canaries};
 use crate::leak_check::ResourceSnapshot;
 use crate::owner;
 use crate::report::{CaseReport, Outcome, Report};
+use crate::support::TARGET;
 use crate::target::{Target, asked_groups};
 
 /// No case takes this long. One that does hangs.
@@ -288,7 +289,8 @@ async fn take_turn(
     let before = if counted { Some(ResourceSnapshot::take(&fixture).await) } else { None };
     let began = Instant::now();
     let hostile = case.suite == "hostile";
-    let mut checked = bounded((case.run)(fixture.clone())).await;
+    let mut checked =
+        TARGET.scope(fixture.shared_target(), bounded((case.run)(fixture.clone()))).await;
     let seconds = began.elapsed().as_secs_f64();
     if hostile && checked.is_ok() {
         checked = bounded(fixture.is_truthful()).await;

@@ -1,5 +1,6 @@
 //! What many cases do.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_core::{
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::case::{Checked, Failure, ensure, ensure_eq};
 use crate::host;
+use crate::target::{Target, Unreported};
 
 /// Long enough for whatever is not meant to take time, on a busy machine.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -42,7 +44,9 @@ pub(crate) async fn ok(sandbox: &Sandbox, code: &str) -> Checked<ExecutionResult
 /// Runs code that must succeed with a value; its text.
 pub(crate) async fn text(sandbox: &Sandbox, code: &str) -> Checked<String> {
     let result = ok(sandbox, code).await?;
-    match result.text() {
+    // An empty text is a text, too.
+    let mut main = result.results.iter().filter(|item| item.is_main_result);
+    match result.text().or_else(|| main.find_map(|item| item.text())) {
         Some(text) => Ok(text.to_owned()),
         None => Err(Failure::new(format!("{code:?} had no value: {}", describe(&result)))),
     }
@@ -78,6 +82,31 @@ pub(crate) fn failed_with(result: &ExecutionResult, kind: FailureKind) -> Checke
     ensure!(result.execution_error.is_some(), "a failure has a message");
     ensure!(!result.success(), "a failure is never a success");
     Ok(())
+}
+
+tokio::task_local! {
+    /// What the case runs over.
+    pub(crate) static TARGET: Arc<Target>;
+}
+
+/// Returns the text of a value as the target of the case shows it: a string has its quotes there, or not.
+///
+/// # Panics
+/// Outside of the task of the case.
+pub(crate) fn as_shown(text: &str) -> &str {
+    let inner = |quote| text.strip_prefix(quote)?.strip_suffix(quote);
+    match TARGET.with(|target| target.strings_without_quotes) {
+        true => inner('\'').or_else(|| inner('"')).unwrap_or(text),
+        false => text,
+    }
+}
+
+/// Returns what the target of the case reports in place of a value: the value, or nothing at all (`None`, 0, an empty text).
+///
+/// # Panics
+/// Outside of the task of the case.
+pub(crate) fn reported<T: Default>(what: Unreported, value: T) -> T {
+    if TARGET.with(|target| target.unreported.contains(&what)) { T::default() } else { value }
 }
 
 /// Requires that the next run works.

@@ -23,6 +23,20 @@ type MakeBackend = dyn Fn() -> Arc<dyn Backend> + Send + Sync;
 type Configure =
     dyn Fn(SandboxBuilder<SingleBackend>) -> SandboxBuilder<SingleBackend> + Send + Sync;
 
+/// Something that the protocol of a provider may not report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unreported {
+    /// How an interpreter has ended that died or was killed: the exit status, and the signal.
+    InterpreterExit,
+    /// What the code does with an interrupt: its exception, and what it prints then.
+    Interruption,
+    /// Threads of the code that run on after a run.
+    Threads,
+    /// The size of a snapshot.
+    SnapshotSize,
+}
+
 /// A backend, or a stack of layers over one, and how its sandboxes are made by default.
 #[derive(Clone)]
 pub struct Target {
@@ -32,6 +46,8 @@ pub struct Target {
     pub(crate) isolation: IsolationMode,
     pub(crate) exposes_this_host: bool,
     pub(crate) stays: bool,
+    pub(crate) strings_without_quotes: bool,
+    pub(crate) unreported: Vec<Unreported>,
     pub(crate) shared_disk: (u64, u64),
     pub(crate) differences: Vec<(&'static str, &'static str)>,
     pub(crate) only: Option<(Vec<&'static str>, &'static str)>,
@@ -53,6 +69,8 @@ impl Target {
             isolation: IsolationMode::Strict,
             exposes_this_host: false,
             stays: false,
+            strings_without_quotes: false,
+            unreported: Vec::new(),
             shared_disk: (1, 1),
             differences: Vec::new(),
             only: None,
@@ -79,6 +97,22 @@ impl Target {
     #[must_use]
     pub fn stays(mut self) -> Self {
         self.stays = true;
+        self
+    }
+
+    /// Says that the text of a value that is a string has no quotes around it: `a`, not `'a'`. Nothing else of it is
+    /// different, so a line end in it is still `\n`.
+    #[must_use]
+    pub fn shows_strings_without_quotes(mut self) -> Self {
+        self.strings_without_quotes = true;
+        self
+    }
+
+    /// Says that the protocol of the provider does not report that. Cases then require that the backend reports nothing in
+    /// its place, and all else that they require.
+    #[must_use]
+    pub fn does_not_report(mut self, what: Unreported) -> Self {
+        self.unreported.push(what);
         self
     }
 

@@ -8,7 +8,7 @@ use sandbox_core::{EventKind, Sandbox};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    WAIT_TIMEOUT, eventually, is_usable, ok, raises, text, until_executing, within,
+    WAIT_TIMEOUT, as_shown, eventually, is_usable, ok, raises, text, until_executing, within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -55,7 +55,7 @@ async fn a_dropped_run_is_interrupted(f: Fixture) -> Checked {
     let gave_up = tokio::time::timeout(Duration::from_millis(500), run).await.is_err();
     ensure!(gave_up, "the run ended by itself");
     has_stopped(&sandbox).await?;
-    ensure_eq!(text(&sandbox, "state").await?, "'kept'");
+    ensure_eq!(text(&sandbox, "state").await?, as_shown("'kept'"));
     Ok(())
 }
 

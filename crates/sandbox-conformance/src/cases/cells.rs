@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{describe, ok, printed, raises, run, text};
+use crate::support::{as_shown, describe, ok, printed, raises, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("cells", [run_code, rich_results], {
@@ -34,7 +34,7 @@ async fn a_name_of_the_code_is_not_taken_for_the_last_value(f: Fixture) -> Check
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "_ = 'mine'").await?;
     ok(&sandbox, "1 + 1").await?;
-    ensure_eq!(text(&sandbox, "_").await?, "'mine'");
+    ensure_eq!(text(&sandbox, "_").await?, as_shown("'mine'"));
     ok(&sandbox, "del _").await?;
     ok(&sandbox, "2 + 2").await?;
     ensure_eq!(text(&sandbox, "_").await?, "4");
@@ -147,9 +147,9 @@ async def work():
     return 'done'
 task = asyncio.create_task(work())";
     ok(&sandbox, code).await?;
-    ensure_eq!(text(&sandbox, "await task").await?, "'done'");
+    ensure_eq!(text(&sandbox, "await task").await?, as_shown("'done'"));
     // What has a loop of its own goes on having it.
-    ensure_eq!(text(&sandbox, "asyncio.run(work())").await?, "'done'");
+    ensure_eq!(text(&sandbox, "asyncio.run(work())").await?, as_shown("'done'"));
     Ok(())
 }
 

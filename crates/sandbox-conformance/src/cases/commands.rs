@@ -7,7 +7,9 @@ use sandbox_core::{Command, CommandEvent, CommandOutcome, FailureKind, OutputStr
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{SLACK, WAIT_TIMEOUT, is_usable, ok, run, text, until_executing, within};
+use crate::support::{
+    SLACK, WAIT_TIMEOUT, as_shown, is_usable, ok, run, text, until_executing, within,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("commands", [commands], {
@@ -271,7 +273,7 @@ async fn files_are_those_of_the_code(f: Fixture) -> Checked {
         sandbox.commands().run("cat from-code; printf cmd > from-command").await?.stdout,
         "code"
     );
-    ensure_eq!(text(&sandbox, "open('from-command').read()").await?, "'cmd'");
+    ensure_eq!(text(&sandbox, "open('from-command').read()").await?, as_shown("'cmd'"));
     let same = text(&sandbox, "import os; (os.getuid(), os.getcwd())").await?;
     let command = sandbox.commands().run("printf \"($(id -u), '%s')\" \"$(pwd)\"").await?;
     ensure_eq!(command.stdout, same, "(user, directory)");

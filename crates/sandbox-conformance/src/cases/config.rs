@@ -9,7 +9,7 @@ use sandbox_core::{
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{is_usable, ok, printed, refused, text};
+use crate::support::{as_shown, is_usable, ok, printed, refused, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("config", [run_code], {
@@ -172,7 +172,10 @@ async fn a_missing_working_directory(f: Fixture) -> Checked {
     match f.builder().working_dir(path).create().await {
         Ok(sandbox) => {
             f.keep(&sandbox);
-            ensure_eq!(text(&sandbox, "import os; os.getcwd()").await?, format!("'{path}'"));
+            ensure_eq!(
+                text(&sandbox, "import os; os.getcwd()").await?,
+                as_shown(&format!("'{path}'"))
+            );
         }
         Err(error) => ensure!(
             matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::NotFound),

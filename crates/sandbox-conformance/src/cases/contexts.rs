@@ -8,7 +8,7 @@ use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
 use crate::support::{
-    WAIT_TIMEOUT, describe, eventually, failed_with, is_usable, refused, text, within,
+    WAIT_TIMEOUT, as_shown, describe, eventually, failed_with, is_usable, refused, text, within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -126,7 +126,7 @@ async fn a_context_has_its_own_directory_and_environment(f: Fixture) -> Checked 
     ensure_eq!(made.env.get("BOTH").map(String::as_str), Some("context"));
     let code = "import os; (os.path.basename(os.getcwd()), os.environ['BOTH'], os.environ['KEPT'])";
     ensure_eq!(text_in(&sandbox, "own", code).await?, "('deep', 'context', 'yes')");
-    ensure_eq!(text(&sandbox, "os.environ['BOTH']").await?, "'sandbox'");
+    ensure_eq!(text(&sandbox, "os.environ['BOTH']").await?, as_shown("'sandbox'"));
     Ok(())
 }
 
@@ -135,14 +135,14 @@ async fn a_change_of_directory_stays_inside(f: Fixture) -> Checked {
     let home = text_in(&sandbox, "b", "import os; os.getcwd()").await?;
     run_in(&sandbox, "a", "import os; os.chdir('/'); os.environ['LEAK'] = '1'").await?;
     ensure_eq!(text_in(&sandbox, "b", "os.getcwd()").await?, home);
-    ensure_eq!(text_in(&sandbox, "b", "os.environ.get('LEAK', 'none')").await?, "'none'");
+    ensure_eq!(text_in(&sandbox, "b", "os.environ.get('LEAK', 'none')").await?, as_shown("'none'"));
     Ok(())
 }
 
 async fn files_are_shared(f: Fixture) -> Checked {
     let sandbox = two(&f).await?;
     run_in(&sandbox, "a", "open('shared.txt', 'w').write('from a')").await?;
-    ensure_eq!(text_in(&sandbox, "b", "open('shared.txt').read()").await?, "'from a'");
+    ensure_eq!(text_in(&sandbox, "b", "open('shared.txt').read()").await?, as_shown("'from a'"));
     Ok(())
 }
 
@@ -156,7 +156,7 @@ async fn they_run_in_parallel(f: Fixture) -> Checked {
     };
     let (to_a, to_b) = (code("1", "2"), code("2", "1"));
     let (a, b) = tokio::join!(text_in(&sandbox, "a", &to_a), text_in(&sandbox, "b", &to_b));
-    ensure_eq!((a?.as_str(), b?.as_str()), ("'met'", "'met'"));
+    ensure_eq!((a?.as_str(), b?.as_str()), (as_shown("'met'"), as_shown("'met'")));
     Ok(())
 }
 
@@ -179,8 +179,8 @@ async fn the_death_of_one_leaves_the_others(f: Fixture) -> Checked {
     let death = sandbox.run_code("import os; os._exit(3)").context("a");
     let (other, death) = tokio::join!(other, death);
     failed_with(&death?, FailureKind::KernelDied)?;
-    ensure_eq!(other?, "'alive'");
-    ensure_eq!(text_in(&sandbox, "b", "x").await?, "'alive'");
+    ensure_eq!(other?, as_shown("'alive'"));
+    ensure_eq!(text_in(&sandbox, "b", "x").await?, as_shown("'alive'"));
     ensure!(
         run_in(&sandbox, "a", "1").await?.restarted,
         "the dead context does not say `restarted`"
@@ -195,7 +195,7 @@ async fn a_timeout_in_one_leaves_the_others(f: Fixture) -> Checked {
         sandbox.run_code("sum(range(10 ** 13))").context("a").timeout(Duration::from_millis(300));
     failed_with(&stuck.await?, FailureKind::Timeout)?;
     let next = run_in(&sandbox, "b", "x").await?;
-    ensure_eq!(next.text(), Some("'alive'"));
+    ensure_eq!(next.text(), Some(as_shown("'alive'")));
     ensure!(!next.restarted, "another context was restarted");
     Ok(())
 }

@@ -6,7 +6,9 @@ use sandbox_core::{ErrorKind, ExecutionResult, FailureKind, InterpreterState, Sa
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{SLACK, describe, failed_with, is_usable, ok, raises, run, text, within};
+use crate::support::{
+    SLACK, as_shown, describe, failed_with, is_usable, ok, raises, run, text, within,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("driver", [run_code], {
@@ -56,7 +58,7 @@ async fn shrugs_off(sandbox: &Sandbox, code: &str) -> Checked {
     ok(sandbox, "marker = 'kept'").await?;
     let result = survives(sandbox, code).await?;
     ensure!(result.failure.is_none(), "{code:?}: {}", describe(&result));
-    ensure_eq!(text(sandbox, "marker").await?, "'kept'", "state after {code:?}");
+    ensure_eq!(text(sandbox, "marker").await?, as_shown("'kept'"), "state after {code:?}");
     let error = raises(sandbox, "print('out')\n1/0", "ZeroDivisionError").await?;
     ensure_eq!(error.stdout_trimmed(), "out", "output after {code:?}");
     Ok(())
@@ -213,7 +215,7 @@ async fn an_audit_hook_that_forbids_some_things(f: Fixture) -> Checked {
     let code = "import sys\ndef hook(event, args):\n    if event == 'os.system': raise PermissionError(event)\nsys.addaudithook(hook)";
     shrugs_off(&sandbox, code).await?;
     raises(&sandbox, "import os; os.system('true')", "PermissionError").await?;
-    ensure_eq!(text(&sandbox, "marker").await?, "'kept'");
+    ensure_eq!(text(&sandbox, "marker").await?, as_shown("'kept'"));
     Ok(())
 }
 
@@ -367,7 +369,7 @@ async fn a_main_module_that_is_gone(f: Fixture) -> Checked {
 async fn faulthandler_noise_is_only_noise(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import faulthandler, time\nfaulthandler.dump_traceback_later(0.1, repeat=True, file=open('trace.txt', 'w'))\ntime.sleep(0.4)\nfaulthandler.cancel_dump_traceback_later()\n'end'";
-    ensure_eq!(text(&sandbox, code).await?, "'end'");
+    ensure_eq!(text(&sandbox, code).await?, as_shown("'end'"));
     Ok(())
 }
 
@@ -386,7 +388,7 @@ async fn driver_names_are_not_in_the_way(f: Fixture) -> Checked {
         text(&sandbox, "sorted(name for name in globals() if not name.startswith('__'))").await?;
     ensure_eq!(found, "[]", "names before any code");
     ok(&sandbox, "run = serve = driver = control = sys = os = None").await?;
-    ensure_eq!(text(&sandbox, "'fine'").await?, "'fine'");
+    ensure_eq!(text(&sandbox, "'fine'").await?, as_shown("'fine'"));
     Ok(())
 }
 
@@ -400,7 +402,7 @@ async fn a_changed_event_loop_policy(f: Fixture) -> Checked {
     )
     .await?;
     survives(&sandbox, "asyncio.set_event_loop(None)").await?;
-    ensure_eq!(text(&sandbox, "await asyncio.sleep(0, 'fine')").await?, "'fine'");
+    ensure_eq!(text(&sandbox, "await asyncio.sleep(0, 'fine')").await?, as_shown("'fine'"));
     Ok(())
 }
 

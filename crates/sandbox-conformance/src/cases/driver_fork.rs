@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::cases::driver::survives;
 use crate::fixture::Fixture;
-use crate::support::{SLACK, describe, is_usable, ok, text, within};
+use crate::support::{SLACK, as_shown, describe, is_usable, ok, reported, text, within};
+use crate::target::Unreported;
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("driver", [run_code], {
@@ -25,12 +26,12 @@ async fn a_forked_child_never_answers(f: Fixture) -> Checked {
     let code = "import os\nparent = os.getpid()\npid = os.fork()\n'parent' if os.getpid() == parent else 'child'";
     for _ in 0..20 {
         let result = survives(&sandbox, code).await?;
-        ensure_eq!(result.text(), Some("'parent'"), "{}", describe(&result));
+        ensure_eq!(result.text(), Some(as_shown("'parent'")), "{}", describe(&result));
         ensure_eq!(result.results.len(), 1, "results");
     }
     // The children ended instead of waiting for work.
     let children = "import os, time\ndone = 0\ntry:\n    while os.waitpid(-1, 0): done += 1\nexcept ChildProcessError: pass\n'all gone'";
-    ensure_eq!(text(&sandbox, children).await?, "'all gone'");
+    ensure_eq!(text(&sandbox, children).await?, as_shown("'all gone'"));
     Ok(())
 }
 
@@ -39,7 +40,7 @@ async fn a_cloned_child_never_answers(f: Fixture) -> Checked {
     // A raw fork passes by every handler of the interpreter.
     let code = "import ctypes, os, platform\nnumber = 56 if platform.machine() == 'x86_64' else 220\nparent = os.getpid()\npid = ctypes.CDLL(None).syscall(number, 17, 0, 0, 0, 0)\n'parent' if pid != 0 else 'child'";
     let result = survives(&sandbox, code).await?;
-    ensure!(result.text() != Some("'child'"), "{}", describe(&result));
+    ensure!(result.text() != Some(as_shown("'child'")), "{}", describe(&result));
     Ok(())
 }
 
@@ -47,7 +48,7 @@ async fn a_child_that_outlives_its_parent_never_answers(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import os, time\nif os.fork() == 0:\n    time.sleep(0.3)\n    print('late child')\nelse:\n    os._exit(5)";
     let result = survives(&sandbox, code).await?;
-    ensure_eq!(result.exit_code, Some(5));
+    ensure_eq!(result.exit_code, reported(Unreported::InterpreterExit, Some(5)));
     tokio::time::sleep(Duration::from_millis(600)).await;
     is_usable(&sandbox).await?;
     Ok(())
@@ -58,7 +59,7 @@ async fn a_fork_in_a_thread(f: Fixture) -> Checked {
     let code =
         "import os, threading\nt = threading.Thread(target=os.fork)\nt.start(); t.join()\n'main'";
     let result = survives(&sandbox, code).await?;
-    ensure_eq!(result.text(), Some("'main'"));
+    ensure_eq!(result.text(), Some(as_shown("'main'")));
     Ok(())
 }
 
@@ -74,7 +75,7 @@ async fn threads_that_go_on(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import threading, time\ncount = 0\ndef work():\n    global count\n    while True:\n        count += 1\n        time.sleep(0.01)\nthreading.Thread(target=work).start()";
     let result = ok(&sandbox, code).await?;
-    ensure_eq!(result.background_threads, 1);
+    ensure_eq!(result.background_threads, reported(Unreported::Threads, 1));
     tokio::time::sleep(Duration::from_millis(200)).await;
     let grown: u64 = text(&sandbox, "count").await?.parse().unwrap_or(0);
     ensure!(grown > 3, "the thread stands still: {grown}");
@@ -86,14 +87,14 @@ async fn a_child_that_holds_the_streams(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import subprocess\np = subprocess.Popen(['sleep', '60'])\n'went on'";
     let result = within(Duration::from_secs(10), ok(&sandbox, code)).await??;
-    ensure_eq!(result.text(), Some("'went on'"));
+    ensure_eq!(result.text(), Some(as_shown("'went on'")));
     Ok(())
 }
 
 async fn an_orphan_flood(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import os\nfor _ in range(300):\n    pid = os.fork()\n    if pid == 0:\n        os.fork()\n        os._exit(0)\n    os.waitpid(pid, 0)\n'done'";
-    ensure_eq!(text(&sandbox, code).await?, "'done'");
+    ensure_eq!(text(&sandbox, code).await?, as_shown("'done'"));
     is_usable(&sandbox).await?;
     Ok(())
 }

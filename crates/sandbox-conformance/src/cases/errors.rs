@@ -4,7 +4,8 @@ use sandbox_core::{ExecutionResult, FailureKind, InterpreterState, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{describe, failed_with, is_usable, ok, raises, run, text};
+use crate::support::{as_shown, describe, failed_with, is_usable, ok, raises, reported, run, text};
+use crate::target::Unreported;
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("errors", [run_code], {
@@ -74,7 +75,7 @@ async fn an_exception_whose_text_raises_keeps_the_state(f: Fixture) -> Checked {
         );
         let result = raises(&sandbox, &code, "Odd").await?;
         ensure_eq!(result.stdout_trimmed(), "before");
-        ensure_eq!(text(&sandbox, "kept").await?, "'kept'", "{}", describe(&result));
+        ensure_eq!(text(&sandbox, "kept").await?, as_shown("'kept'"), "{}", describe(&result));
     }
     Ok(())
 }
@@ -170,7 +171,7 @@ async fn too_much_memory_at_once_is_an_exception(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "x = 'kept'").await?;
     raises(&sandbox, "bytearray(1 << 50)", "MemoryError").await?;
-    ensure_eq!(text(&sandbox, "x").await?, "'kept'");
+    ensure_eq!(text(&sandbox, "x").await?, as_shown("'kept'"));
     Ok(())
 }
 
@@ -222,7 +223,7 @@ async fn an_exit_in_a_thread_is_ignored(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import sys, threading\nt = threading.Thread(target=sys.exit, args=(5,))\nt.start(); t.join()\n'alive'";
     let result = ok(&sandbox, code).await?;
-    ensure_eq!((result.text(), result.exit_code), (Some("'alive'"), None));
+    ensure_eq!((result.text(), result.exit_code), (Some(as_shown("'alive'")), None));
     Ok(())
 }
 
@@ -230,8 +231,10 @@ async fn an_exit_in_a_thread_is_ignored(f: Fixture) -> Checked {
 async fn dies(sandbox: &Sandbox, code: &str, status: i32, signal: Option<i32>) -> Checked {
     let result = run(sandbox, code).await?;
     failed_with(&result, FailureKind::KernelDied)?;
-    ensure_eq!(result.exit_code, Some(status), "status of {code:?}");
-    ensure_eq!(result.failure.and_then(|failure| failure.signal), signal, "signal of {code:?}");
+    let reported = |value| reported(Unreported::InterpreterExit, value);
+    ensure_eq!(result.exit_code, reported(Some(status)), "status of {code:?}");
+    let found = result.failure.and_then(|failure| failure.signal);
+    ensure_eq!(found, reported(signal), "signal of {code:?}");
     ensure_eq!(result.state, InterpreterState::Lost, "state after {code:?}");
     ensure!(is_usable(sandbox).await?.restarted, "the run after {code:?} does not say `restarted`");
     ensure!(!is_usable(sandbox).await?.restarted, "`restarted` is said twice after {code:?}");
@@ -267,7 +270,7 @@ async fn after_a_death_files_are_kept(f: Fixture) -> Checked {
     ok(&sandbox, "x = 1\nopen('kept.txt', 'w').write('here')").await?;
     run(&sandbox, "import os; os._exit(1)").await?;
     raises(&sandbox, "x", "NameError").await?;
-    ensure_eq!(text(&sandbox, "open('kept.txt').read()").await?, "'here'");
+    ensure_eq!(text(&sandbox, "open('kept.txt').read()").await?, as_shown("'here'"));
     Ok(())
 }
 
@@ -276,7 +279,7 @@ async fn an_exception_in_a_thread_is_not_the_result(f: Fixture) -> Checked {
     let code =
         "import threading\nt = threading.Thread(target=lambda: 1/0)\nt.start(); t.join()\n'main'";
     let result = ok(&sandbox, code).await?;
-    ensure_eq!(result.text(), Some("'main'"));
+    ensure_eq!(result.text(), Some(as_shown("'main'")));
     ensure!(
         result.stderr_trimmed().contains("ZeroDivisionError"),
         "stderr {:?}",
@@ -297,7 +300,7 @@ async fn a_cancelled_error_of_its_own(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import asyncio\nasync def f(): raise asyncio.CancelledError\nawait f()";
     raises(&sandbox, code, "CancelledError").await?;
-    ensure_eq!(text(&sandbox, "await asyncio.sleep(0, 'fine')").await?, "'fine'");
+    ensure_eq!(text(&sandbox, "await asyncio.sleep(0, 'fine')").await?, as_shown("'fine'"));
     Ok(())
 }
 

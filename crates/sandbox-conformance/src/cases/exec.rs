@@ -4,7 +4,7 @@ use sandbox_core::ErrorKind;
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{is_usable, json, ok, printed, raises, text};
+use crate::support::{as_shown, is_usable, json, ok, printed, raises, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("exec", [run_code], {
@@ -55,7 +55,7 @@ async fn the_last_expression_is_the_result(f: Fixture) -> Checked {
         ("lambda: 0 if False else 0\n'end'", "'end'"),
     ] {
         let result = ok(&sandbox, code).await?;
-        ensure_eq!(result.text(), Some(expected), "text of {code:?}");
+        ensure_eq!(result.text(), Some(as_shown(expected)), "text of {code:?}");
         ensure_eq!(result.results.len(), 1, "results of {code:?}");
         ensure!(result.results[0].is_main_result, "{code:?} has no main result");
         ensure_eq!(result.stdout_trimmed(), "", "output of {code:?}");
@@ -75,7 +75,7 @@ async fn no_value_no_result(f: Fixture) -> Checked {
 async fn a_semicolon_hides_the_value(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ensure_eq!(ok(&sandbox, "1 + 1;").await?.results.len(), 0);
-    ensure_eq!(text(&sandbox, "';'").await?, "';'");
+    ensure_eq!(text(&sandbox, "';'").await?, as_shown("';'"));
     Ok(())
 }
 
@@ -85,7 +85,7 @@ async fn state_persists(f: Fixture) -> Checked {
         .await?;
     ok(&sandbox, "counter += 10").await?;
     ensure_eq!(text(&sandbox, "counter").await?, "10");
-    ensure_eq!(text(&sandbox, "json.dumps([a.f()])").await?, "'[\"f\"]'");
+    ensure_eq!(text(&sandbox, "json.dumps([a.f()])").await?, as_shown("'[\"f\"]'"));
     Ok(())
 }
 
@@ -93,13 +93,13 @@ async fn definitions_see_later_globals(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "def f(): return later").await?;
     ok(&sandbox, "later = 'now'").await?;
-    ensure_eq!(text(&sandbox, "f()").await?, "'now'");
+    ensure_eq!(text(&sandbox, "f()").await?, as_shown("'now'"));
     Ok(())
 }
 
 async fn code_is_a_main_module(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    ensure_eq!(text(&sandbox, "__name__").await?, "'__main__'");
+    ensure_eq!(text(&sandbox, "__name__").await?, as_shown("'__main__'"));
     ok(&sandbox, "x = 5\nimport __main__").await?;
     ensure_eq!(text(&sandbox, "__main__.x").await?, "5");
     Ok(())
@@ -111,7 +111,7 @@ async fn top_level_await(f: Fixture) -> Checked {
         .await?;
     ensure_eq!(text(&sandbox, "await f(123)").await?, "123");
     ok(&sandbox, "value = await f('kept')").await?;
-    ensure_eq!(text(&sandbox, "value").await?, "'kept'");
+    ensure_eq!(text(&sandbox, "value").await?, as_shown("'kept'"));
     ensure_eq!(text(&sandbox, "await asyncio.gather(f(1), f(2))").await?, "[1, 2]");
     raises(&sandbox, "await asyncio.wait_for(asyncio.sleep(9), 0.01)", "TimeoutError").await?;
     Ok(())
@@ -172,14 +172,14 @@ async fn odd_layouts(f: Fixture) -> Checked {
         ("'\\\n'", "''"),
         ("calc = 16\ncalc\n   ", "16"),
     ] {
-        ensure_eq!(text(&sandbox, code).await?, expected, "text of {code:?}");
+        ensure_eq!(text(&sandbox, code).await?, as_shown(expected), "text of {code:?}");
     }
     Ok(())
 }
 
 async fn unicode_everywhere(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    ensure_eq!(text(&sandbox, "größe = '日本 🎉'\ngröße").await?, "'日本 🎉'");
+    ensure_eq!(text(&sandbox, "größe = '日本 🎉'\ngröße").await?, as_shown("'日本 🎉'"));
     ensure_eq!(printed(&sandbox, "print('naïve Ω 𝄞')").await?, "naïve Ω 𝄞\n");
     let error = raises(&sandbox, "raise ValueError('käse')", "ValueError").await?;
     ensure_eq!(error.code_error.map(|error| error.value).as_deref(), Some("käse"));
@@ -199,7 +199,7 @@ async fn env_of_the_sandbox_and_secrets_are_seen(f: Fixture) -> Checked {
     let sandbox = f.create(|b| b.env("PLAIN", "p").secret("API_KEY", "hunter2-secret")).await?;
     ensure_eq!(
         text(&sandbox, "import os; os.environ['PLAIN'] + os.environ['API_KEY']").await?,
-        "'phunter2-secret'"
+        as_shown("'phunter2-secret'")
     );
     let shown =
         format!("{sandbox:?} {:?} {}", sandbox.info(), serde_json::to_string(&sandbox.info())?);
@@ -235,12 +235,12 @@ async fn cwd_of_one_run_is_gone_after_it(f: Fixture) -> Checked {
     let before =
         text(&sandbox, "import os; os.makedirs('sub', exist_ok=True); os.getcwd()").await?;
     let inside = sandbox.run_code("os.path.basename(os.getcwd())").cwd("sub").await?;
-    ensure_eq!(inside.text(), Some("'sub'"));
+    ensure_eq!(inside.text(), Some(as_shown("'sub'")));
     ensure_eq!(text(&sandbox, "os.getcwd()").await?, before);
     ok(&sandbox, "os.chdir('sub')").await?;
     ensure_eq!(
         text(&sandbox, "os.path.basename(os.getcwd())").await?,
-        "'sub'",
+        as_shown("'sub'"),
         "a change by the code stays"
     );
     Ok(())
@@ -249,7 +249,7 @@ async fn cwd_of_one_run_is_gone_after_it(f: Fixture) -> Checked {
 async fn the_working_directory_is_private_and_writable(f: Fixture) -> Checked {
     let (one, two) = (f.sandbox().await?, f.sandbox().await?);
     ok(&one, "open('mine.txt', 'w').write('one')").await?;
-    ensure_eq!(text(&one, "open('mine.txt').read()").await?, "'one'");
+    ensure_eq!(text(&one, "open('mine.txt').read()").await?, as_shown("'one'"));
     raises(&two, "open('mine.txt')", "FileNotFoundError").await?;
     Ok(())
 }
@@ -280,7 +280,7 @@ async fn shell_lines(f: Fixture) -> Checked {
     ensure_eq!(printed(&sandbox, "!echo one two").await?, "one two\n");
     ok(&sandbox, "lines = !printf 'a\\nb\\n'").await?;
     ensure_eq!(text(&sandbox, "list(lines)").await?, "['a', 'b']");
-    ensure_eq!(text(&sandbox, "'!echo not a command'").await?, "'!echo not a command'");
+    ensure_eq!(text(&sandbox, "'!echo not a command'").await?, as_shown("'!echo not a command'"));
     Ok(())
 }
 
@@ -349,7 +349,7 @@ async fn a_script_is_a_file_while_it_runs(f: Fixture) -> Checked {
     ensure_eq!(result.stdout_trimmed(), "print(open(__file__).read())");
     ensure_eq!(
         text(&sandbox, "open('app/main.py').read()").await?,
-        "'import beside\\nprint(beside.x, __file__)'"
+        as_shown("'import beside\\nprint(beside.x, __file__)'")
     );
     Ok(())
 }
@@ -396,8 +396,8 @@ async fn stdin_is_at_its_end_by_default(f: Fixture) -> Checked {
 
 async fn stdin_of_one_run_is_gone_after_it(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    ensure_eq!(sandbox.run_code("input()").stdin("a\nb\n").await?.text(), Some("'a'"));
+    ensure_eq!(sandbox.run_code("input()").stdin("a\nb\n").await?.text(), Some(as_shown("'a'")));
     raises(&sandbox, "input()", "EOFError").await?;
-    ensure_eq!(sandbox.run_code("input()").stdin("c\n").await?.text(), Some("'c'"));
+    ensure_eq!(sandbox.run_code("input()").stdin("c\n").await?.text(), Some(as_shown("'c'")));
     Ok(())
 }

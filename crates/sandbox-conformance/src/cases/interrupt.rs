@@ -10,8 +10,10 @@ use tokio::task::JoinHandle;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    SLACK, WAIT_TIMEOUT, describe, is_usable, ok, refused, text, until_executing, within,
+    SLACK, WAIT_TIMEOUT, as_shown, describe, is_usable, ok, refused, reported, text,
+    until_executing, within,
 };
+use crate::target::Unreported;
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("interrupt", [run_code, interrupt], {
@@ -52,13 +54,13 @@ async fn interrupts(f: &Fixture, code: &'static str) -> Checked<ExecutionResult>
     ensure!(result.failure.is_none(), "an interruption is no failure: {}", describe(&result));
     ensure!(!result.success(), "an interruption is no success");
     ensure_eq!(result.state, InterpreterState::Kept);
-    ensure_eq!(text(&sandbox, "marker").await?, "'kept'");
+    ensure_eq!(text(&sandbox, "marker").await?, as_shown("'kept'"));
     Ok(result)
 }
 
 fn keyboard_interrupt(result: &ExecutionResult) -> Checked {
     let name = result.code_error.as_ref().map(|error| error.name.as_str());
-    ensure_eq!(name, Some("KeyboardInterrupt"));
+    ensure_eq!(name, reported(Unreported::Interruption, Some("KeyboardInterrupt")));
     Ok(())
 }
 
@@ -101,7 +103,8 @@ async fn code_may_catch_it(f: Fixture) -> Checked {
     within(SLACK, inside.notified()).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
     let result = within(SLACK, run).await???;
-    ensure_eq!(result.stdout_trimmed(), "in\ncaught");
+    let caught = reported(Unreported::Interruption, "\ncaught");
+    ensure_eq!(result.stdout_trimmed(), format!("in{caught}"));
     ensure_eq!(result.code_error, None);
     is_usable(&sandbox).await?;
     Ok(())
@@ -207,7 +210,7 @@ async fn only_the_named_context_is_interrupted(f: Fixture) -> Checked {
     );
     let interrupted = within(SLACK, endless).await???;
     ensure!(interrupted.interrupted, "the other context: {}", describe(&interrupted));
-    ensure_eq!(run.await??.text(), Some("'whole'"));
+    ensure_eq!(run.await??.text(), Some(as_shown("'whole'")));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{is_usable, json, ok, raises, run, text};
+use crate::support::{as_shown, is_usable, json, ok, raises, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("isolation", [run_code, local, strict], {
@@ -94,7 +94,10 @@ found"
 
 async fn is_out_of_reach(sandbox: &sandbox_core::Sandbox, path: &str) -> Checked {
     let found = text(sandbox, &probe(path)).await?;
-    ensure!(found == "'absent'" || found == "'denied'", "{path} is readable: {found}");
+    ensure!(
+        found == as_shown("'absent'") || found == as_shown("'denied'"),
+        "{path} is readable: {found}"
+    );
     Ok(())
 }
 
@@ -169,7 +172,7 @@ pub(super) async fn raises_os_error(sandbox: &sandbox_core::Sandbox, code: &str)
         "try:\n    exec({code:?})\nexcept OSError as e: denied = type(e).__name__\nelse: denied = ''\ndenied"
     );
     let denied = text(sandbox, &code).await?;
-    ensure!(denied != "''", "nothing stopped {code}");
+    ensure!(denied != as_shown("''"), "nothing stopped {code}");
     Ok(())
 }
 
@@ -265,7 +268,11 @@ async fn the_files_of_another_sandbox_are_absent(f: Fixture) -> Checked {
     for directory in ["/workspace", "/tmp", "/dev/shm", "/home/sandbox", "/var/tmp", "/data"] {
         let path = format!("{directory}/{token}");
         ok(&one, &format!("open({path:?}, 'w').write('mine')")).await?;
-        ensure_eq!(text(&one, &format!("open({path:?}).read()")).await?, "'mine'", "control");
+        ensure_eq!(
+            text(&one, &format!("open({path:?}).read()")).await?,
+            as_shown("'mine'"),
+            "control"
+        );
         raises(&two, &format!("open({path:?})"), "FileNotFoundError").await?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use sandbox_core::{CallContext, ErrorKind, FailureKind, SandboxStatus};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    SLACK, WAIT_TIMEOUT, eventually, failed_with, is_usable, ok, raises, refused, text,
+    SLACK, WAIT_TIMEOUT, as_shown, eventually, failed_with, is_usable, ok, raises, refused, text,
     until_executing, within,
 };
 
@@ -280,7 +280,7 @@ async fn reset_loses_variables_and_keeps_files(f: Fixture) -> Checked {
     ok(&sandbox, "x = 1\nopen('kept.txt', 'w').write('here')").await?;
     sandbox.reset().await?;
     raises(&sandbox, "x", "NameError").await?;
-    ensure_eq!(text(&sandbox, "open('kept.txt').read()").await?, "'here'");
+    ensure_eq!(text(&sandbox, "open('kept.txt').read()").await?, as_shown("'here'"));
     Ok(())
 }
 

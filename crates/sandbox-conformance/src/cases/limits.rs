@@ -6,7 +6,7 @@ use sandbox_core::{ByteSize, FailureKind, InterpreterState, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{WAIT_TIMEOUT, describe, failed_with, is_usable, ok, text};
+use crate::support::{WAIT_TIMEOUT, as_shown, describe, failed_with, is_usable, ok, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("limits", [run_code], {
@@ -48,10 +48,14 @@ def fill(path, most):
 async fn a_full_disk_is_an_error(f: Fixture) -> Checked {
     let sandbox = f.create(|b| b.disk(ByteSize::mib(16))).await?;
     ok(&sandbox, FILL).await?;
-    ensure_eq!(text(&sandbox, "fill('small', 8)").await?, "'full size'", "control");
-    ensure_eq!(text(&sandbox, "fill('large', 64)").await?, "'ENOSPC'");
+    ensure_eq!(text(&sandbox, "fill('small', 8)").await?, as_shown("'full size'"), "control");
+    ensure_eq!(text(&sandbox, "fill('large', 64)").await?, as_shown("'ENOSPC'"));
     ok(&sandbox, "os.remove('large'); os.remove('small')").await?;
-    ensure_eq!(text(&sandbox, "fill('again', 8)").await?, "'full size'", "after removing");
+    ensure_eq!(
+        text(&sandbox, "fill('again', 8)").await?,
+        as_shown("'full size'"),
+        "after removing"
+    );
     Ok(())
 }
 
@@ -77,7 +81,7 @@ try:
 except OSError as e: end = errno.errorcode[e.errno]
 end";
     let result = sandbox.run_code(code).timeout(Duration::from_secs(90)).await?;
-    ensure_eq!(result.text(), Some("'ENOSPC'"), "{}", describe(&result));
+    ensure_eq!(result.text(), Some(as_shown("'ENOSPC'")), "{}", describe(&result));
     is_usable(&sandbox).await?;
     Ok(())
 }
@@ -238,7 +242,7 @@ while not os.waitpid(-1, os.WNOHANG)[0] and time.monotonic() < until: time.sleep
 'all alive' if time.monotonic() >= until else 'some died'";
     let result = sandbox.run_code(code).timeout(WAIT_TIMEOUT).await?;
     ensure!(
-        result.text() != Some("'all alive'"),
+        result.text() != Some(as_shown("'all alive'")),
         "800 MiB in a sandbox of 256: {}",
         describe(&result)
     );
@@ -252,11 +256,11 @@ async fn cpu_time_of_a_run_is_limited(f: Fixture) -> Checked {
     let result = sandbox.run_code("while True: pass").cpu_time(limit).timeout(WAIT_TIMEOUT).await?;
     failed_with(&result, FailureKind::CpuTime)?;
     let idle = sandbox.run_code("import time; time.sleep(2); 'slept'").cpu_time(limit).await?;
-    ensure_eq!(idle.text(), Some("'slept'"), "sleep is not CPU time");
+    ensure_eq!(idle.text(), Some(as_shown("'slept'")), "sleep is not CPU time");
     let free = sandbox.run_code("import time\nend = time.process_time() + 1.5\nwhile time.process_time() < end: pass\n'free'");
     ensure_eq!(
         free.timeout(WAIT_TIMEOUT).await?.text(),
-        Some("'free'"),
+        Some(as_shown("'free'")),
         "the limit outlived its run"
     );
     Ok(())
@@ -317,7 +321,7 @@ async fn what_idles_beside_a_run_costs_it_nothing(f: Fixture) -> Checked {
     let run = run.cpu_time(Duration::from_millis(700)).timeout(WAIT_TIMEOUT);
     let (other, run) = tokio::join!(other.timeout(WAIT_TIMEOUT).into_future(), run.into_future());
     ensure!(other?.success(), "the other one is not limited");
-    ensure_eq!(run?.text(), Some("'slept'"));
+    ensure_eq!(run?.text(), Some(as_shown("'slept'")));
     ok(&sandbox, "idle.kill(); idle.wait()").await?;
     Ok(())
 }
@@ -396,7 +400,7 @@ try:
 except OSError as e: end = errno.errorcode[e.errno]
 for fd in held: os.close(fd)
 end";
-    ensure_eq!(text(&sandbox, code).await?, "'EMFILE'");
+    ensure_eq!(text(&sandbox, code).await?, as_shown("'EMFILE'"));
     is_usable(&sandbox).await?;
     Ok(())
 }

@@ -4,7 +4,9 @@ use sandbox_core::{ByteSize, ErrorKind, FailureKind, IsolationMode, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{WAIT_TIMEOUT, describe, failed_with, is_usable, refused, run, text};
+use crate::support::{
+    WAIT_TIMEOUT, as_shown, describe, failed_with, is_usable, refused, run, text,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("limits_memory", [limit_memory], {
@@ -103,7 +105,7 @@ try:
 except OSError as e: end = errno.errorcode[e.errno]
 end";
     let end = text(&sandbox, code).await?;
-    ensure!(end == "'ENOSPC'" || end == "'EFBIG'", "{end}");
+    ensure!(end == as_shown("'ENOSPC'") || end == as_shown("'EFBIG'"), "{end}");
     Ok(())
 }
 

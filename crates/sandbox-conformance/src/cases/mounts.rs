@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{ok, refused, text};
+use crate::support::{as_shown, ok, refused, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("mounts", [mounts, run_code, local], {
@@ -72,7 +72,7 @@ async fn a_directory_is_read_and_not_changed(f: Fixture) -> Checked {
     let folder = folder()?;
     let sandbox = f.create(|b| b.mount(Mount::new(folder.path(), "/data/in"))).await?;
     ok(&sandbox, TRY).await?;
-    ensure_eq!(text(&sandbox, "open('/data/in/note').read()").await?, "'of the host'");
+    ensure_eq!(text(&sandbox, "open('/data/in/note').read()").await?, as_shown("'of the host'"));
     for change in [
         "write, '/data/in/note'",
         "write, '/data/in/new'",
@@ -82,7 +82,11 @@ async fn a_directory_is_read_and_not_changed(f: Fixture) -> Checked {
         "os.rename, '/data/in/note', '/data/in/other'",
         "os.utime, '/data/in/note'",
     ] {
-        ensure_eq!(text(&sandbox, &format!("attempt({change})")).await?, "'EROFS'", "{change}");
+        ensure_eq!(
+            text(&sandbox, &format!("attempt({change})")).await?,
+            as_shown("'EROFS'"),
+            "{change}"
+        );
     }
     // Control: beside it code may.
     ensure_eq!(text(&sandbox, "attempt(write, '/data/own')").await?, "1");
@@ -105,11 +109,11 @@ async fn a_writable_directory_is_changed_from_both_sides(f: Fixture) -> Checked 
     let made = folder.path().join("sub/made");
     ensure_eq!(fs::read_to_string(&made)?, "inside");
     fs::write(&made, "outside")?;
-    ensure_eq!(text(&sandbox, "open('shared/sub/made').read()").await?, "'outside'");
+    ensure_eq!(text(&sandbox, "open('shared/sub/made').read()").await?, as_shown("'outside'"));
     let files = sandbox.files();
     files.write("/workspace/shared/a/b", "by a verb").await?;
     ensure_eq!(fs::read_to_string(folder.path().join("a/b"))?, "by a verb");
-    ensure_eq!(text(&sandbox, "open('shared/a/b').read()").await?, "'by a verb'");
+    ensure_eq!(text(&sandbox, "open('shared/a/b').read()").await?, as_shown("'by a verb'"));
     sandbox.commands().run("rm -r shared/a shared/sub; echo c >shared/c").await?;
     ensure!(!made.exists(), "a command removes");
     ensure_eq!(fs::read_to_string(folder.path().join("c"))?, "c\n");
@@ -158,8 +162,8 @@ async fn a_single_file_is_mounted(f: Fixture) -> Checked {
         })
         .await?;
     ok(&sandbox, TRY).await?;
-    ensure_eq!(text(&sandbox, "open('deep/note').read()").await?, "'of the host'");
-    ensure_eq!(text(&sandbox, "attempt(write, 'deep/note')").await?, "'EROFS'");
+    ensure_eq!(text(&sandbox, "open('deep/note').read()").await?, as_shown("'of the host'"));
+    ensure_eq!(text(&sandbox, "attempt(write, 'deep/note')").await?, as_shown("'EROFS'"));
     ensure_eq!(text(&sandbox, "attempt(write, '/data/written', 'new')").await?, "3");
     ensure_eq!(fs::read_to_string(&written)?, "new");
     ensure_eq!(text(&sandbox, "attempt(write, 'beside')").await?, "1", "control");
@@ -207,7 +211,11 @@ async fn no_program_of_the_host_gets_the_rights_of_its_owner(f: Fixture) -> Chec
         "os.open, '/data/out/new', os.O_CREAT | os.O_WRONLY, 0o4755",
         "os.mknod, '/data/out/node', 0o104755",
     ] {
-        ensure_eq!(text(&sandbox, &format!("attempt({change})")).await?, "'EPERM'", "{change}");
+        ensure_eq!(
+            text(&sandbox, &format!("attempt({change})")).await?,
+            as_shown("'EPERM'"),
+            "{change}"
+        );
     }
     // Where a filter sees no mode, there is no call.
     let openat2 = "
@@ -218,7 +226,7 @@ libc = ctypes.CDLL(None, use_errno=True)
     ensure_eq!(text(&sandbox, openat2).await?, "[-1, 'ENOSYS']");
     ensure_eq!(
         text(&sandbox, "str(attempt(os.chmod, '/data/out/program', 0o755))").await?,
-        "'None'"
+        as_shown("'None'")
     );
     for entry in fs::read_dir(folder.path())? {
         let mode = entry?.metadata()?.permissions().mode();
@@ -253,7 +261,7 @@ async fn nothing_beside_it_is_reached(f: Fixture) -> Checked {
         beside.to_string_lossy().into_owned(),
     ] {
         let found = text(&sandbox, &format!("attempt(open, {path:?})")).await?;
-        ensure_eq!(found, "'ENOENT'", "{path}");
+        ensure_eq!(found, as_shown("'ENOENT'"), "{path}");
         refused(sandbox.files().read_text(&path).await, ErrorKind::NotFound)?;
     }
     // A link that code makes leads nowhere either, for the verbs of the host too.
@@ -267,13 +275,13 @@ async fn nothing_beside_it_is_reached(f: Fixture) -> Checked {
 async fn it_can_be_the_working_directory(f: Fixture) -> Checked {
     let folder = folder()?;
     let sandbox = f.create(|b| b.mount(Mount::new(folder.path(), "/workspace").writable())).await?;
-    ensure_eq!(text(&sandbox, "open('note').read()").await?, "'of the host'");
+    ensure_eq!(text(&sandbox, "open('note').read()").await?, as_shown("'of the host'"));
     ok(&sandbox, "open('made', 'w').write('x')").await?;
     ensure!(folder.path().join("made").exists(), "it is the host's");
     let read_only = f.create(|b| b.mount(Mount::new(folder.path(), "/workspace"))).await?;
-    ensure_eq!(text(&read_only, "open('note').read()").await?, "'of the host'");
+    ensure_eq!(text(&read_only, "open('note').read()").await?, as_shown("'of the host'"));
     ok(&read_only, TRY).await?;
-    ensure_eq!(text(&read_only, "attempt(write, 'more')").await?, "'EROFS'");
+    ensure_eq!(text(&read_only, "attempt(write, 'more')").await?, as_shown("'EROFS'"));
     // So can a directory below it, which nothing of the sandbox's own covers.
     let below = folder.path().join("src");
     fs::create_dir(&below)?;

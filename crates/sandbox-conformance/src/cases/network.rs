@@ -12,7 +12,7 @@ use sandbox_core::{DenialReason, NetworkDenial, NetworkMode, NetworkPolicy, Sand
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{run, text};
+use crate::support::{as_shown, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("network", [run_code, local, strict, network_allowlist], {
@@ -130,7 +130,7 @@ async fn an_allowed_name_is_reached(f: Fixture) -> Checked {
     let port = server.port;
     let sandbox = allowing(&f, &with_host(&["a.localhost", "*.b.localhost"]), &[]).await?;
     for host in ["a.localhost", "A.Localhost", "x.b.localhost"] {
-        ensure_eq!(text(&sandbox, &talk(host, port)).await?, "'HELLO'", "{host}");
+        ensure_eq!(text(&sandbox, &talk(host, port)).await?, as_shown("'HELLO'"), "{host}");
     }
     Ok(())
 }
@@ -150,9 +150,9 @@ async fn the_port_of_a_rule_counts(f: Fixture) -> Checked {
     let (server, another) = (server()?, server()?);
     let (port, other) = (server.port, another.port);
     let sandbox = allowing(&f, &with_host(&[&format!("a.localhost:{port}")]), &[]).await?;
-    ensure_eq!(text(&sandbox, &talk("a.localhost", port)).await?, "'HELLO'");
+    ensure_eq!(text(&sandbox, &talk("a.localhost", port)).await?, as_shown("'HELLO'"));
     let result = run(&sandbox, &talk("a.localhost", other)).await?;
-    ensure_eq!(result.text(), Some(REFUSED));
+    ensure_eq!(result.text(), Some(as_shown(REFUSED)));
     let expected = format!("a.localhost:{other} not_listed a.localhost:{other}");
     ensure_eq!(shown(&result.network_denied), [expected]);
     Ok(())
@@ -173,7 +173,7 @@ async fn other_names_do_not_exist_and_the_result_says_so(f: Fixture) -> Checked 
         let code = format!(
             "import socket\ntry: found = socket.getaddrinfo({name:?}, 80)\nexcept OSError as e: found = type(e).__name__\nfound"
         );
-        ensure_eq!(text(&sandbox, &code).await?, UNKNOWN, "{name}");
+        ensure_eq!(text(&sandbox, &code).await?, as_shown(UNKNOWN), "{name}");
     }
     ensure!(began.elapsed().as_secs() < 3, "refusals took {:?}", began.elapsed());
     Ok(())
@@ -193,7 +193,7 @@ async fn a_name_is_no_permission_for_a_private_address(f: Fixture) -> Checked {
     let port = server.port;
     let sandbox = allowing(&f, &["a.localhost".to_owned()], &[]).await?;
     let result = run(&sandbox, &talk("a.localhost", port)).await?;
-    ensure_eq!(result.text(), Some(UNKNOWN));
+    ensure_eq!(result.text(), Some(as_shown(UNKNOWN)));
     ensure_eq!(shown(&result.network_denied), ["a.localhost private_address 127.0.0.1"]);
     Ok(())
 }
@@ -202,7 +202,7 @@ async fn literal_addresses_need_a_rule(f: Fixture) -> Checked {
     let sandbox = allowing(&f, &with_host(&["a.localhost"]), &[]).await?;
     for address in ["10.0.0.1", "169.254.169.254", "198.51.100.7", "2852039166", "172.17.0.1"] {
         let result = run(&sandbox, &talk(address, 80)).await?;
-        ensure_eq!(result.text(), Some(REFUSED), "{address}");
+        ensure_eq!(result.text(), Some(as_shown(REFUSED)), "{address}");
         let reasons: Vec<_> = result.network_denied.iter().map(|denial| denial.reason).collect();
         ensure_eq!(reasons, [DenialReason::PrivateAddress], "{address}");
     }
@@ -214,9 +214,13 @@ async fn deny_wins(f: Fixture) -> Checked {
     let port = server.port;
     let allow = with_host(&["*.a.localhost"]);
     let sandbox = allowing(&f, &allow, &["evil.a.localhost", "10.0.0.0/8"]).await?;
-    ensure_eq!(text(&sandbox, &talk("good.a.localhost", port)).await?, "'HELLO'", "control");
+    ensure_eq!(
+        text(&sandbox, &talk("good.a.localhost", port)).await?,
+        as_shown("'HELLO'"),
+        "control"
+    );
     let result = run(&sandbox, &talk("evil.a.localhost", port)).await?;
-    ensure_eq!(result.text(), Some(UNKNOWN));
+    ensure_eq!(result.text(), Some(as_shown(UNKNOWN)));
     ensure_eq!(shown(&result.network_denied), ["evil.a.localhost denied nothing"]);
     Ok(())
 }
@@ -229,7 +233,7 @@ async fn mode_all_is_the_public_internet(f: Fixture) -> Checked {
         [("a.localhost", UNKNOWN), ("169.254.169.254", REFUSED), ("10.0.0.1", REFUSED)]
     {
         let result = run(&sandbox, &talk(host, port)).await?;
-        ensure_eq!(result.text(), Some(expected), "{host}");
+        ensure_eq!(result.text(), Some(as_shown(expected)), "{host}");
         let reasons: Vec<_> = result.network_denied.iter().map(|denial| denial.reason).collect();
         ensure_eq!(reasons, [DenialReason::PrivateAddress], "{host}");
     }
@@ -241,7 +245,7 @@ async fn a_listed_private_address_is_reached_under_all(f: Fixture) -> Checked {
     let port = server.port;
     let policy = policy(NetworkMode::All, &with_host(&[]), &["evil.localhost"])?;
     let sandbox = f.create(|builder| builder.network(policy)).await?;
-    ensure_eq!(text(&sandbox, &talk("any.localhost", port)).await?, "'HELLO'");
+    ensure_eq!(text(&sandbox, &talk("any.localhost", port)).await?, as_shown("'HELLO'"));
     ensure_eq!(text(&sandbox, &talk("evil.localhost", port)).await?, UNKNOWN);
     Ok(())
 }
@@ -283,7 +287,7 @@ threading.Thread(target=serve, daemon=True).start()
 [socket.create_connection((host, {port}), 10).recv(10) for host in ('127.0.0.1', 'localhost', '127.1.2.3')]"
     );
     ensure_eq!(text(&sandbox, &code).await?, "[b'own', b'own', b'own']");
-    ensure_eq!(text(&sandbox, &talk("a.localhost", port)).await?, "'HELLO'");
+    ensure_eq!(text(&sandbox, &talk("a.localhost", port)).await?, as_shown("'HELLO'"));
     Ok(())
 }
 
@@ -313,7 +317,7 @@ async fn sandboxes_have_gates_of_their_own(f: Fixture) -> Checked {
         // The address that stands for the one's name stands for the other's here.
         (&two, "198.18.0.9", REFUSED),
     ] {
-        ensure_eq!(text(sandbox, &talk(host, port)).await?, expected, "{host}");
+        ensure_eq!(text(sandbox, &talk(host, port)).await?, as_shown(expected), "{host}");
     }
     Ok(())
 }

@@ -8,7 +8,8 @@ use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
 use crate::support::{
-    SLACK, WAIT_TIMEOUT, eventually, failed_with, is_usable, ok, text, until_executing, within,
+    SLACK, WAIT_TIMEOUT, as_shown, eventually, failed_with, is_usable, ok, text, until_executing,
+    within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -133,7 +134,7 @@ async fn they_end_with_a_dropped_run(f: Fixture) -> Checked {
     runs(&token).await?;
     drop(events);
     ends(&token).await?;
-    ensure_eq!(text(&sandbox, "marker").await?, "'kept'");
+    ensure_eq!(text(&sandbox, "marker").await?, as_shown("'kept'"));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use sandbox_core::{ByteSize, ErrorKind, Sandbox};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    WAIT_TIMEOUT, is_usable, ok, raises, refused, run, text, until_executing, within,
+    WAIT_TIMEOUT, as_shown, is_usable, ok, raises, refused, run, text, until_executing, within,
 };
 use crate::wheel::{Wheel, Wheelhouse};
 
@@ -58,7 +58,7 @@ async fn a_running_interpreter_sees_them(f: Fixture) -> Checked {
     sandbox.install_packages(["tinya"]).await?;
     ensure_eq!(text(&sandbox, "import tinya; (tinya.VERSION, x)").await?, "('1.0', 5)");
     let found = "import importlib.metadata as m; m.version('tinya')";
-    ensure_eq!(text(&sandbox, found).await?, "'1.0'");
+    ensure_eq!(text(&sandbox, found).await?, as_shown("'1.0'"));
     Ok(())
 }
 
@@ -68,9 +68,9 @@ async fn later_interpreters_see_them(f: Fixture) -> Checked {
     let sandbox = sandbox(&f, &wheels).await?;
     sandbox.install_packages(["tinya"]).await?;
     let other = sandbox.run_code("import tinya; tinya.VERSION").context("other").await?;
-    ensure_eq!(other.text(), Some("'1.0'"));
+    ensure_eq!(other.text(), Some(as_shown("'1.0'")));
     run(&sandbox, "import os; os._exit(1)").await?;
-    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'1.0'");
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, as_shown("'1.0'"));
     Ok(())
 }
 
@@ -117,7 +117,7 @@ async fn what_they_need_comes_along(f: Fixture) -> Checked {
     wheels.module("tinyb", "2.5", &[])?;
     let sandbox = sandbox(&f, &wheels).await?;
     sandbox.install_packages(["tinya"]).await?;
-    ensure_eq!(text(&sandbox, "import tinya, tinyb; tinyb.VERSION").await?, "'2.5'");
+    ensure_eq!(text(&sandbox, "import tinya, tinyb; tinyb.VERSION").await?, as_shown("'2.5'"));
     Ok(())
 }
 
@@ -130,7 +130,7 @@ async fn what_is_there_already_is_fine(f: Fixture) -> Checked {
     for _ in 0..2 {
         sandbox.install_packages(["tinya", "Tinya>=1"]).await?;
     }
-    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'1.0'");
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, as_shown("'1.0'"));
     Ok(())
 }
 
@@ -148,7 +148,7 @@ async fn a_version_is_chosen(f: Fixture) -> Checked {
     }
     let sandbox = sandbox(&f, &wheels).await?;
     sandbox.install_packages(["tinya>=1.5,<3"]).await?;
-    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'2.0'");
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, as_shown("'2.0'"));
     Ok(())
 }
 
@@ -183,7 +183,7 @@ record.unlink()
 os.mkfifo(record)";
     ok(&sandbox, code).await?;
     within(WAIT_TIMEOUT, sandbox.install_packages(["tinya==2.0"])).await??;
-    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'2.0'");
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, as_shown("'2.0'"));
     Ok(())
 }
 
@@ -197,7 +197,7 @@ async fn a_conflict_is_an_error(f: Fixture) -> Checked {
     let error =
         refused(sandbox.install_packages(["tinyb==2.0"]).await, ErrorKind::InvalidArgument)?;
     ensure!(error.to_string().contains("tinyb"), "the package is not named: {error}");
-    ensure_eq!(text(&sandbox, "import tinyb; tinyb.VERSION").await?, "'1.0'");
+    ensure_eq!(text(&sandbox, "import tinyb; tinyb.VERSION").await?, as_shown("'1.0'"));
     sandbox.install_packages(["tinyb"]).await?;
     Ok(())
 }
@@ -323,7 +323,7 @@ async fn code_runs_meanwhile(f: Fixture) -> Checked {
     ensure!(sandbox.is_executing(), "it waited for the code");
     sandbox.interrupt().await?;
     busy.await??;
-    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'1.0'");
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, as_shown("'1.0'"));
     Ok(())
 }
 
@@ -365,7 +365,7 @@ async fn they_survive_a_reset(f: Fixture) -> Checked {
     let sandbox = sandbox(&f, &wheels).await?;
     sandbox.install_packages(["tinya"]).await?;
     sandbox.reset().await?;
-    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'1.0'");
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, as_shown("'1.0'"));
     Ok(())
 }
 
@@ -421,7 +421,7 @@ async fn the_magic_installs_for_the_next_line(f: Fixture) -> Checked {
     let sandbox = with_wheels(&f).await?;
     let cell =
         "%pip install --quiet --no-index ./tinya-1.0-py3-none-any.whl\nimport tinya\ntinya.VERSION";
-    ensure_eq!(text(&sandbox, cell).await?, "'1.0'");
+    ensure_eq!(text(&sandbox, cell).await?, as_shown("'1.0'"));
     // A file needs no network, and so nothing is refused for want of one.
     ok(&sandbox, "%pip install --quiet ./tinyprogram-1.0-py3-none-any.whl").await?;
     let output = ok(&sandbox, "!tiny-program a").await?;
@@ -442,7 +442,7 @@ async fn what_pip_installs_is_found_in_the_same_run(f: Fixture) -> Checked {
          import tinya\ntinya.VERSION",
         format!("{PIP}install ./tinya-1.0-py3-none-any.whl")
     );
-    ensure_eq!(text(&sandbox, &code).await?, "'1.0'");
+    ensure_eq!(text(&sandbox, &code).await?, as_shown("'1.0'"));
     Ok(())
 }
 
@@ -453,9 +453,9 @@ async fn what_a_command_installs_is_there_for_code(f: Fixture) -> Checked {
         format!("{PIP}install ./tinyprogram-1.0-py3-none-any.whl ./tinya-1.0-py3-none-any.whl");
     let installed = sandbox.commands().run(line).await?;
     ensure_eq!((installed.exit_code, installed.stderr.as_str()), (0, ""));
-    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'1.0'");
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, as_shown("'1.0'"));
     let other = sandbox.run_code("import tinya; tinya.VERSION").context("other").await?;
-    ensure_eq!(other.text(), Some("'1.0'"));
+    ensure_eq!(other.text(), Some(as_shown("'1.0'")));
     let command = sandbox.commands().run("python3 -c 'import tinya' && tiny-program a b").await?;
     ensure_eq!((command.stdout.as_str(), command.stderr.as_str()), ("ran ['a', 'b']\n", ""));
     let child = "import subprocess; subprocess.run(['tiny-program'], check=True)";

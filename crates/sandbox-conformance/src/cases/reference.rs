@@ -4,7 +4,7 @@ use sandbox_core::ErrorKind;
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{describe, ok, printed, raises, run, text};
+use crate::support::{as_shown, describe, ok, printed, raises, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("reference", [run_code], {
@@ -80,7 +80,7 @@ async fn case_11_a_counter_persists(f: Fixture) -> Checked {
 async fn case_12_functions_persist(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "def greet(name):\n    return name").await?;
-    ensure_eq!(text(&sandbox, "greet('World')").await?, "'World'");
+    ensure_eq!(text(&sandbox, "greet('World')").await?, as_shown("'World'"));
     Ok(())
 }
 
@@ -130,7 +130,7 @@ async fn case_19_async_code_prints_to_both_streams(f: Fixture) -> Checked {
 async fn case_20_imports_persist(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "import json").await?;
-    ensure_eq!(text(&sandbox, "json.dumps({'key': 1})").await?, "'{\"key\": 1}'");
+    ensure_eq!(text(&sandbox, "json.dumps({'key': 1})").await?, as_shown("'{\"key\": 1}'"));
     Ok(())
 }
 
@@ -150,7 +150,7 @@ async fn case_24_env_is_visible_in_its_call(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let result =
         sandbox.run_code("import os; os.environ['TEST_VAR']").env("TEST_VAR", "test_value").await?;
-    ensure_eq!(result.text(), Some("'test_value'"));
+    ensure_eq!(result.text(), Some(as_shown("'test_value'")));
     Ok(())
 }
 
@@ -180,13 +180,13 @@ calc.value
 async fn case_31_a_caught_exception_is_no_error(f: Fixture) -> Checked {
     let code = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    result = 'caught'\nresult";
     let result = ok(&f.sandbox().await?, code).await?;
-    ensure_eq!((result.text(), result.code_error.as_ref()), (Some("'caught'"), None));
+    ensure_eq!((result.text(), result.code_error.as_ref()), (Some(as_shown("'caught'")), None));
     Ok(())
 }
 
 async fn case_32_files_persist(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "with open('test.txt', 'w') as f: n = f.write('content')").await?;
-    ensure_eq!(text(&sandbox, "open('test.txt').read()").await?, "'content'");
+    ensure_eq!(text(&sandbox, "open('test.txt').read()").await?, as_shown("'content'"));
     Ok(())
 }

@@ -8,7 +8,8 @@ use sandbox_core::{
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{SLACK, WAIT_TIMEOUT, ok, refused, run, until_executing, within};
+use crate::support::{SLACK, WAIT_TIMEOUT, ok, refused, reported, run, until_executing, within};
+use crate::target::Unreported;
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("reference", [run_code], {
@@ -130,7 +131,8 @@ async fn case_28_interrupt_of_a_loop_keeps_state(f: Fixture) -> Checked {
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
     let result = within(SLACK, run).await???;
     ensure!(result.interrupted, "it is not marked as interrupted");
-    ensure_eq!(result.code_error.map(|error| error.name).as_deref(), Some("KeyboardInterrupt"));
+    let raised = reported(Unreported::Interruption, Some("KeyboardInterrupt"));
+    ensure_eq!(result.code_error.as_ref().map(|error| &*error.name), raised);
     ensure_eq!(ok(&sandbox, "x").await?.text(), Some("5"));
     Ok(())
 }

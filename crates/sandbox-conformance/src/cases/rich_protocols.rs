@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{describe, ok};
+use crate::support::{as_shown, describe, ok};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("rich", [run_code, rich_results], {
@@ -57,14 +57,17 @@ display('old', display_id='x')
 display('other')
 display('new', display_id='x');";
     let result = ok(&sandbox, code).await?;
-    ensure_eq!(texts(&result.results), ["'new'", "'other'", "'new'"]);
+    ensure_eq!(texts(&result.results), [as_shown("'new'"), as_shown("'other'"), as_shown("'new'")]);
     Ok(())
 }
 
 async fn a_place_is_filled_later(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "place = display(display_id=True)\ndisplay('second')\nplace.update('first')";
-    ensure_eq!(texts(&ok(&sandbox, code).await?.results), ["'first'", "'second'"]);
+    ensure_eq!(
+        texts(&ok(&sandbox, code).await?.results),
+        [as_shown("'first'"), as_shown("'second'")]
+    );
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use sandbox_core::{ErrorKind, ExecutionResult, FailureKind, InterpreterState, Sa
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{SLACK, failed_with, is_usable, ok, refused, text, within};
+use crate::support::{SLACK, as_shown, failed_with, is_usable, ok, refused, text, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("timeout", [run_code], {
@@ -49,7 +49,7 @@ async fn soft(sandbox: &Sandbox, code: &str) -> Checked<ExecutionResult> {
     let result = times_out(sandbox, code).await?;
     ensure_eq!(result.state, InterpreterState::Kept, "state after {code:?}");
     let next = ok(sandbox, "marker").await?;
-    ensure_eq!(next.text(), Some("'kept'"), "state after {code:?}");
+    ensure_eq!(next.text(), Some(as_shown("'kept'")), "state after {code:?}");
     ensure!(!next.restarted, "a kept interpreter is not a fresh one");
     Ok(result)
 }
@@ -65,7 +65,7 @@ async fn a_sleep_is_ended_and_state_kept(f: Fixture) -> Checked {
 async fn an_await_is_ended(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     soft(&sandbox, "import asyncio; await asyncio.sleep(99)").await?;
-    ensure_eq!(text(&sandbox, "await asyncio.sleep(0, 'fine')").await?, "'fine'");
+    ensure_eq!(text(&sandbox, "await asyncio.sleep(0, 'fine')").await?, as_shown("'fine'"));
     Ok(())
 }
 
@@ -119,7 +119,7 @@ async fn it_counts_from_the_start_of_the_code(f: Fixture) -> Checked {
     let second = sandbox.run_code("'in time'").timeout(LIMIT);
     let (first, second) = tokio::join!(first, second);
     ensure!(first?.success(), "the first run failed");
-    ensure_eq!(second?.text(), Some("'in time'"), "time in the queue was counted");
+    ensure_eq!(second?.text(), Some(as_shown("'in time'")), "time in the queue was counted");
     Ok(())
 }
 
@@ -134,7 +134,7 @@ async fn a_run_may_have_its_own(f: Fixture) -> Checked {
     let sandbox = f.create(|b| b.timeout(LIMIT)).await?;
     let run =
         sandbox.run_code("import time; time.sleep(2); 'done'").timeout(Duration::from_secs(20));
-    ensure_eq!(run.await?.text(), Some("'done'"));
+    ensure_eq!(run.await?.text(), Some(as_shown("'done'")));
     Ok(())
 }
 
@@ -150,7 +150,7 @@ async fn set_timeout_changes_the_default(f: Fixture) -> Checked {
 async fn no_timeout_is_no_timeout(f: Fixture) -> Checked {
     let sandbox = f.create(|b| b.timeout(LIMIT)).await?;
     let result = sandbox.run_code("import time; time.sleep(2); 'done'").no_timeout().await?;
-    ensure_eq!(result.text(), Some("'done'"));
+    ensure_eq!(result.text(), Some(as_shown("'done'")));
     Ok(())
 }
 
@@ -159,7 +159,7 @@ async fn a_run_in_time_is_not_disturbed_later(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ensure_eq!(sandbox.run_code("1").timeout(LIMIT).await?.text(), Some("1"));
     let result = ok(&sandbox, "import time; time.sleep(1.5); 'whole'").await?;
-    ensure_eq!(result.text(), Some("'whole'"));
+    ensure_eq!(result.text(), Some(as_shown("'whole'")));
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{describe, is_usable, ok, printed, raises, refused, run, text};
+use crate::support::{as_shown, describe, is_usable, ok, printed, raises, refused, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("tools", [run_code, tools], {
@@ -103,7 +103,7 @@ async fn the_other_name_is_the_same_function(f: Fixture) -> Checked {
     let sandbox = with_tools(&f, [called]).await?;
     ensure_eq!(text(&sandbox, "callable(__call_tool__)").await?, "True");
     let said = text(&sandbox, "await __call_tool__('test_tool', {'arg': 'value'})").await?;
-    ensure_eq!(said, "'Called test_tool with {\"arg\":\"value\"}'");
+    ensure_eq!(said, as_shown("'Called test_tool with {\"arg\":\"value\"}'"));
     Ok(())
 }
 
@@ -128,7 +128,7 @@ assert [type(v) for v in back.values()] == [type(back[k]) for k in back]
 assert type(back['yes']) is bool and type(back['float']) is float and type(back['zero']) is int
 assert await call_tool('echo', pair=(1, 2)) == {'pair': [1, 2]}
 'same'";
-    ensure_eq!(text(&sandbox, code).await?, "'same'");
+    ensure_eq!(text(&sandbox, code).await?, as_shown("'same'"));
     Ok(())
 }
 
@@ -139,7 +139,7 @@ for word in ['é', '\U0001f600', '\0', '\n\r\t"\\', '\u2028', 'a\u0300', '\x7f',
     assert await call_tool('echo', {'t': word, word: 1}) == {'t': word, word: 1}, repr(word)
     assert call_tool_sync('echo', t=word) == {'t': word}, repr(word)
 'same'"#;
-    ensure_eq!(text(&sandbox, code).await?, "'same'");
+    ensure_eq!(text(&sandbox, code).await?, as_shown("'same'"));
     Ok(())
 }
 

@@ -12,7 +12,8 @@ use super::tools::{echo, fails_with, with_tools};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    SLACK, WAIT_TIMEOUT, describe, eventually, failed_with, is_usable, ok, run, text, within,
+    SLACK, WAIT_TIMEOUT, as_shown, describe, eventually, failed_with, is_usable, ok, run, text,
+    within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -100,7 +101,7 @@ async fn times_out(sandbox: &Sandbox, count: &Count, code: &str) -> Checked {
     ensure_eq!(result.state, InterpreterState::Kept, "{}", describe(&result));
     ensure!(count.begun() > 0, "the tool was not called");
     count.all_dropped(1).await?;
-    ensure_eq!(text(sandbox, "marker").await?, "'kept'");
+    ensure_eq!(text(sandbox, "marker").await?, as_shown("'kept'"));
     Ok(())
 }
 
@@ -280,7 +281,7 @@ import asyncio
 task = asyncio.create_task(call_tool('wait'))
 while await call_tool('begun') < 1: await asyncio.sleep(0.01)
 'left'";
-    ensure_eq!(text(&sandbox, left).await?, "'left'");
+    ensure_eq!(text(&sandbox, left).await?, as_shown("'left'"));
     count.all_dropped(1).await?;
     fails_with(&sandbox, "await task", "the run that called it is over").await?;
     // A thread that waits is told as well.

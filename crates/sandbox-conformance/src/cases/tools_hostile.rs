@@ -12,7 +12,7 @@ use super::tools::{echo, fails_with, with_tools};
 use super::tools_cancel::Count;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{describe, failed_with, is_usable, ok, printed, run, text};
+use crate::support::{as_shown, describe, failed_with, is_usable, ok, printed, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     let all = cases!("tools", [run_code, tools, strict, local], {
@@ -127,7 +127,7 @@ for n, arguments in enumerate(['', '[]', '1', 'null', '{', '{\"a\": NaN}', '{\"a
 await call_tool('counts')
 'done'";
     let result = forge(&sandbox, code).await?;
-    ensure_eq!(result.text(), Some("'done'"), "{}", describe(&result));
+    ensure_eq!(result.text(), Some(as_shown("'done'")), "{}", describe(&result));
     ensure_eq!(called.load(Ordering::SeqCst), 1);
     is_truthful(&sandbox).await.map(drop)
 }
@@ -147,8 +147,8 @@ async fn answers_that_nobody_reads_disturb_nothing(f: Fixture) -> Checked {
     for _ in 0..3 {
         let code = "tell(*(call(10_000 + n, 'big') for n in range(5)))\ntime.sleep(0.3)\nmarker = 'kept'\n'over'";
         let result = forge(&sandbox, code).await?;
-        ensure_eq!(result.text(), Some("'over'"), "{}", describe(&result));
-        ensure_eq!(text(&sandbox, "marker").await?, "'kept'");
+        ensure_eq!(result.text(), Some(as_shown("'over'")), "{}", describe(&result));
+        ensure_eq!(text(&sandbox, "marker").await?, as_shown("'kept'"));
         ensure_eq!(text(&sandbox, "await call_tool('echo', n=1)").await?, "{'n': 1}");
         ensure_eq!(sandbox.get_variable::<serde_json::Value>("marker").await?, "kept");
     }
@@ -157,7 +157,7 @@ async fn answers_that_nobody_reads_disturb_nothing(f: Fixture) -> Checked {
     let result = forge(&sandbox, code).await?;
     failed_with(&result, FailureKind::Timeout)?;
     ensure_eq!(result.state, InterpreterState::Kept, "{}", describe(&result));
-    ensure_eq!(text(&sandbox, "marker").await?, "'kept'");
+    ensure_eq!(text(&sandbox, "marker").await?, as_shown("'kept'"));
     Ok(())
 }
 
@@ -171,7 +171,7 @@ for _ in range(200): tell(some)
 tell(call(1), cancel(1), call(1), cancel(1), cancel(7), call(1))
 'done'";
     let result = sandbox.run_code(code).timeout(Duration::from_secs(60)).await?;
-    ensure_eq!(result.text(), Some("'done'"), "{}", describe(&result));
+    ensure_eq!(result.text(), Some(as_shown("'done'")), "{}", describe(&result));
     count.all_dropped(0).await?;
     let grown = crate::host::resident_memory()?.saturating_sub(before);
     ensure!(grown < 160 << 20, "calls that are gone took {} MiB", grown >> 20);

@@ -7,7 +7,7 @@ use sandbox_core::{ByteSize, ErrorKind, NetworkPolicy, SandboxBuilder, SingleBac
 use super::support::attack_for;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{WAIT_TIMEOUT, is_usable, ok, text, within};
+use crate::support::{WAIT_TIMEOUT, as_shown, is_usable, ok, text, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("settings", [run_code, local], {
@@ -126,7 +126,7 @@ async fn k246_working_directories_of_the_system(f: Fixture) -> Checked {
             Ok(sandbox) => {
                 f.keep(&sandbox);
                 let made = attack_for(&sandbox, "import os; os.getcwd()", WAIT_TIMEOUT).await?;
-                ensure_eq!(made.text(), Some(format!("'{path}'").as_str()), "{made:?}");
+                ensure_eq!(made.text(), Some(as_shown(&format!("'{path}'"))), "{made:?}");
             }
         }
     }

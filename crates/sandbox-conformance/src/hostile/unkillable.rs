@@ -9,7 +9,8 @@ use super::support::{LIMIT, all_denied, attack, attack_shell, is_killed};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    SLACK, describe, eventually, failed_with, is_usable, ok, text, until_executing, within,
+    SLACK, as_shown, describe, eventually, failed_with, is_usable, ok, text, until_executing,
+    within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -97,7 +98,11 @@ async fn b56_interrupts_at_the_very_end(f: Fixture) -> Checked {
         let result = result?;
         interrupted?;
         hit += u32::from(result.interrupted);
-        ensure!(result.interrupted || result.text() == Some("'whole'"), "{}", describe(&result));
+        ensure!(
+            result.interrupted || result.text() == Some(as_shown("'whole'")),
+            "{}",
+            describe(&result)
+        );
         let next = is_usable(&sandbox).await?;
         ensure!(
             !next.interrupted && next.code_error.is_none(),
@@ -133,7 +138,11 @@ async fn interrupts_at_the_moment_of_the_end_of_a_child(f: Fixture) -> Checked {
         let (result, interrupted) = tokio::join!(run, interrupt);
         interrupted?;
         let result = result?;
-        ensure!(result.interrupted || result.text() == Some("'whole'"), "{}", describe(&result));
+        ensure!(
+            result.interrupted || result.text() == Some(as_shown("'whole'")),
+            "{}",
+            describe(&result)
+        );
         is_usable(&sandbox).await?;
     }
     Ok(())
