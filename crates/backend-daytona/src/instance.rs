@@ -162,6 +162,7 @@ impl DaytonaInstance {
         let api = self.handle.factory.api("pause")?;
         let id = self.handle.local_id();
         self.programs.base.commands.end_all().await?;
+        self.handle.programs.hold(true);
         // Otherwise the stop would delete it.
         api.set_auto_delete(call, "pause", &id, -1).await?;
         api.act(call, "pause", &id, "stop").await?;
@@ -275,6 +276,7 @@ impl Life for DaytonaInstance {
         if self.handle.is_paused() {
             return Ok(());
         }
+        self.handle.programs.hold(true);
         let on_pause = self.on_pause();
         if on_pause != OnPause::Pause {
             return self.stop(call, on_pause).await;
@@ -292,6 +294,7 @@ impl Life for DaytonaInstance {
         let api = self.handle.factory.api("resume")?;
         api.act(call, "resume", &self.handle.local_id(), "start").await?;
         self.until_state(call, "resume", &["started"]).await?;
+        self.handle.programs.hold(false);
         match self.on_pause() {
             OnPause::Pause => Ok(()),
             _ => api.set_auto_delete(call, "resume", &self.handle.local_id(), 0).await,

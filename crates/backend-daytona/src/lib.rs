@@ -29,6 +29,7 @@
 mod api;
 mod backend;
 mod capabilities;
+mod channel;
 mod client_factory;
 mod code;
 mod config;

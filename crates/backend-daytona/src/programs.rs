@@ -12,15 +12,16 @@ use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender
 use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::commands::KeptCommand;
-use sandbox_engine::host::Spawned;
+use sandbox_engine::host::{Spawn, Spawned};
 use sandbox_shell::{
     AttachedProgram, CommandHost, ProgramOutput, ScriptOutput, ScriptStream, ShellHost,
-    ShellProgram, adopt_command, text,
+    ShellProgram, Uploads, adopt_command, text,
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+use crate::channel::{COMMAND_USE, Channel, ChannelSlot, SCRIPT_USE};
 use crate::client_factory::ApiFactory;
 use crate::error::lost;
 use crate::kept;
@@ -38,7 +39,7 @@ const END_OF_INPUT: &str = ".\n";
 const MAX_WAITING: usize = 64 << 20;
 
 /// Time for a terminal to be connected.
-const TERMINAL_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TERMINAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Beginning of the ids of terminals.
 const TERMINAL: &str = "pty/";
@@ -50,6 +51,7 @@ pub(crate) struct Programs {
     sandbox: Sandbox,
     /// Sessions in which no command runs.
     idle: Mutex<Vec<String>>,
+    channel: ChannelSlot,
     over: watch::Sender<bool>,
     own: Weak<Self>,
 }
@@ -61,6 +63,7 @@ impl Programs {
             factory: ApiFactory::new(factory.config.clone()),
             sandbox,
             idle: Mutex::default(),
+            channel: ChannelSlot::default(),
             over: watch::Sender::new(false),
             own: Weak::clone(own),
         })
@@ -69,6 +72,33 @@ impl Programs {
     /// Ends what waits for the sandbox: it has ended.
     pub(crate) fn end(&self) {
         self.over.send_replace(true);
+        if let Some(channel) = self.channel.current() {
+            channel.close();
+        }
+    }
+
+    /// Notes that the sandbox is about to be held, or is no more.
+    pub(crate) fn hold(&self, is_held: bool) {
+        if let Some(channel) = self.channel.current() {
+            channel.hold(is_held);
+        }
+    }
+
+    /// Returns the channel where it is open. One is opened in the background when that is worth it.
+    fn channel(&self, used: u32) -> Option<Arc<Channel>> {
+        if self.is_over() {
+            return None;
+        }
+        self.channel.get(used, || {
+            let Ok(own) = self.own() else { return };
+            background_runtime::spawn(async move {
+                let opened = Channel::open(&own).await;
+                if let (true, Ok(channel)) = (own.is_over(), &opened) {
+                    channel.close();
+                }
+                own.channel.opened(opened);
+            });
+        })
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -90,7 +120,7 @@ impl Programs {
     }
 
     /// Runs a script, with files as its input and output where these are named.
-    async fn run_script(
+    pub(crate) async fn run_script(
         &self,
         operation: &'static str,
         [input, output]: [&str; 2],
@@ -229,7 +259,7 @@ impl Programs {
 }
 
 /// Returns a name for a temporary file.
-fn staging() -> String {
+pub(crate) fn staging() -> String {
     format!("/tmp/.sandbox-{}", random_hex(8))
 }
 
@@ -270,7 +300,8 @@ async fn feed_terminal(mut into: SocketSender, mut from: DuplexStream) {
     }
 }
 
-async fn until_connected(receiver: &mut SocketReceiver) -> Result<()> {
+/// Waits until a terminal is connected.
+pub(crate) async fn until_connected(receiver: &mut SocketReceiver) -> Result<()> {
     let failed = |why: String| {
         Error::new(
             ErrorKind::Unavailable,
@@ -358,7 +389,18 @@ impl ShellHost for Programs {
         background(async move { toolbox.resize(&id, size).await }).await?
     }
 
+    async fn start_own(&self, spec: &Spawn, word: &str) -> Result<Option<AttachedProgram>> {
+        // The input of a session, its log, and a terminal are the toolbox's.
+        if spec.stdin || spec.terminal.is_some() || spec.label.is_some() {
+            return Ok(None);
+        }
+        Ok(self.channel(COMMAND_USE).map(|channel| channel.start(spec, word)))
+    }
+
     async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
+        if let Some(channel) = self.channel(SCRIPT_USE) {
+            return channel.run(script, arguments).await;
+        }
         self.run_script("tool", ["", ""], script, arguments).await
     }
 
@@ -369,31 +411,15 @@ impl ShellHost for Programs {
         content: ByteStream,
     ) -> Result<(ScriptOutput, u64)> {
         let file = staging();
-        let toolbox = self.toolbox("write_file")?;
-        let counted = Arc::new(Mutex::new((0_u64, None)));
-        let count = Arc::clone(&counted);
-        let content = content.map(move |chunk| {
-            let mut counted = count.lock().unwrap_or_else(PoisonError::into_inner);
-            match &chunk {
-                Ok(chunk) => counted.0 += chunk.len() as u64,
-                Err(error) => counted.1 = Some((error.kind(), error.to_string())),
-            }
-            chunk
-        });
         let staged = Staged { programs: self, file: Some(file.clone()) };
-        let sent = {
-            let file = file.clone();
-            background(async move { toolbox.upload("write_file", &file, Box::pin(content)).await })
-                .await?
-        };
-        let (size, failed) = counted.lock().map(|counted| counted.clone()).unwrap_or_default();
-        if let Some((kind, message)) = failed {
-            return Err(Error::new(kind, "write_file", message));
-        }
-        sent?;
+        let size = self.upload(&file, content).await?;
         let output = self.run_script("write_file", [&file, ""], script, arguments).await?;
         staged.done();
         Ok((output, size))
+    }
+
+    fn uploads(&self) -> Option<&dyn Uploads> {
+        Some(self)
     }
 
     async fn stream(
@@ -429,6 +455,31 @@ impl ShellHost for Programs {
             return Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
         }
         lost(operation, "the command")
+    }
+}
+
+#[async_trait]
+impl Uploads for Programs {
+    async fn upload(&self, path: &str, content: ByteStream) -> Result<u64> {
+        let (toolbox, path) = (self.toolbox("write_file")?, path.to_owned());
+        let counted = Arc::new(Mutex::new((0_u64, None)));
+        let count = Arc::clone(&counted);
+        let content = content.map(move |chunk| {
+            let mut counted = count.lock().unwrap_or_else(PoisonError::into_inner);
+            match &chunk {
+                Ok(chunk) => counted.0 += chunk.len() as u64,
+                Err(error) => counted.1 = Some((error.kind(), error.to_string())),
+            }
+            chunk
+        });
+        let sent =
+            background(async move { toolbox.upload("write_file", &path, Box::pin(content)).await })
+                .await?;
+        let (size, failed) = counted.lock().map(|counted| counted.clone()).unwrap_or_default();
+        if let Some((kind, message)) = failed {
+            return Err(Error::new(kind, "write_file", message));
+        }
+        sent.map(|()| size)
     }
 }
 

@@ -71,6 +71,11 @@ pub async fn start_command(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Sp
 
 async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     let word = random_hex(16);
+    if let Some(attached) = shell.start_own(&spec, &word).await? {
+        let mut starting = Starting::new(attached, &word, false);
+        let identity = starting.expect(&**shell, &spec, "started").await?;
+        return Ok(starting.into_spawned(shell, identity, spec.stdin));
+    }
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
     let limits = shell.open_files().map(|(soft, hard)| (soft.to_string(), hard.to_string()));
     let (soft, hard) = limits.unwrap_or_else(|| ("-".to_owned(), "-".to_owned()));

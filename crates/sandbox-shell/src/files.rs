@@ -13,7 +13,7 @@ use sandbox_core::{
 use tokio::time::sleep;
 
 use super::parse_listing::{entries, failed};
-use super::{ScriptOutput, ScriptStream, ShellHost, archive, find};
+use super::{ScriptOutput, ScriptStream, ShellHost, Uploads, archive, find};
 use sandbox_engine::files::{Target, sort_by_name, with_removal_hint};
 use sandbox_engine::host::{FileSystem, Links, WatchStream};
 
@@ -142,6 +142,36 @@ impl ShellFiles {
             Some((chunk, next))
         });
         Ok(Box::pin(stream::iter(first).chain(rest)))
+    }
+
+    /// Writes a large file in the host's own way: beside its place, so that it is moved there whole and copied nowhere.
+    async fn upload(
+        &self,
+        uploads: &dyn Uploads,
+        target: &Target,
+        text: &str,
+        content: ByteStream,
+        options: WriteOptions,
+    ) -> Result<u64> {
+        let mode = format!("{:o}", options.mode.unwrap_or(DEFAULT_MODE));
+        let staged = staging_name();
+        let found = self.ask(target, "place", &[&mode, "no", yes(options.parents)]).await?;
+        let mode = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+        let above = text.rsplit_once('/').map_or("", |(above, _)| above);
+        let guard = self.staging_guard(target, &staged, false);
+        let written = async {
+            let size = uploads.upload(&format!("{above}/{staged}"), content).await?;
+            let modified =
+                options.modified.map_or_else(|| "now".to_owned(), |time| time.to_string());
+            let further = [staged.as_str(), &mode, &size.to_string(), &modified];
+            self.ask(target, "settle", &further).await.map(|_| size)
+        };
+        let written = written.await;
+        match written {
+            Ok(_) => guard.committed(),
+            Err(_) => guard.finish(false).await,
+        }
+        written
     }
 
     /// Runs an operation on two paths.
@@ -274,6 +304,14 @@ impl FileSystem for ShellFiles {
         let mode = options.mode.unwrap_or(DEFAULT_MODE);
         target.about.check_mode(mode)?;
         let (chunks, is_all) = read_ahead(&mut content).await?;
+        if !is_all
+            && !options.append
+            && let Some(uploads) = self.shell.uploads()
+            && let Ok(text) = std::str::from_utf8(&target.bytes)
+        {
+            let content = Box::pin(stream::iter(chunks.into_iter().map(Ok)).chain(content));
+            return self.upload(uploads, &target, text, content, options).await;
+        }
         let size: usize = chunks.iter().map(Bytes::len).sum();
         let size = if is_all { size.to_string() } else { "-".to_owned() };
         let (mode, staged, path) = (format!("{mode:o}"), staging_name(), argument(&target));

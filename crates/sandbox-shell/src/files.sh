@@ -144,8 +144,9 @@ case $verb in
             tail -c "+$(($3 + 1))" "$path" | head -c "$4"
         fi
         ;;
-    write)
+    write | place)
         # $3 mode, $4 append, $5 create parents, $6 the staging name, $7 the size or `-`, $8 the time of modification or `now`.
+        # `place` prints the mode of the file, whose content comes otherwise.
         needs cat mv rm chmod stat wc mkdir
         case $path in */) exit $is_a_directory ;; esac
         above "$path"
@@ -160,6 +161,11 @@ case $verb in
             [ -f "$path" ] || exit $not_regular
             [ -w "$path" ] || exit $denied
             mode=$(stat -c %a "$path") || exit 1
+        fi
+        if [ "$verb" = place ]; then
+            [ -w "$upper" ] && [ -x "$upper" ] || exit $denied
+            echo "$mode"
+            exit
         fi
         if [ "$4" = yes ]; then
             cat >>"$path" || exit 1
@@ -178,6 +184,16 @@ case $verb in
             rm -f "$staged"
             exit $changed
         fi
+        move "$staged" "$path"
+        ;;
+    settle)
+        # Makes a staged file the file: $3 the staging name, $4 mode, $5 the size, $6 the time of modification or `now`.
+        above "$path"
+        staged=$upper/$3
+        chmod "$4" "$staged" || exit 1
+        [ "$6" = now ] || touch -d "@$6" "$staged" 2>/dev/null
+        [ "$(stat -c %s "$staged")" = "$5" ] || exit $changed
+        [ -d "$path" ] && exit $is_a_directory
         move "$staged" "$path"
         ;;
     commit)

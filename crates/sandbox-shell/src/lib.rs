@@ -27,6 +27,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use sandbox_core::{ByteStream, Error, PtySize, Result};
+use sandbox_engine::host::Spawn;
 use tokio::io::AsyncWrite;
 
 pub use self::byte_queue::{ByteQueue, QueueReader, QueueWriter};
@@ -134,6 +135,16 @@ pub trait ScriptStream: Send {
     async fn finish(&mut self) -> Result<ScriptOutput>;
 }
 
+/// Puts files into one sandbox, past the programs of its image.
+#[async_trait]
+pub trait Uploads: Send + Sync {
+    /// Writes a new file in a directory that is there. Returns its size.
+    ///
+    /// # Errors
+    /// What keeps the sandbox from being reached, and an error of the content. A part of the file may be there then.
+    async fn upload(&self, path: &str, content: ByteStream) -> Result<u64>;
+}
+
 /// Starts programs and runs scripts in one sandbox.
 #[async_trait]
 pub trait ShellHost: fmt::Debug + Send + Sync + 'static {
@@ -146,6 +157,15 @@ pub trait ShellHost: fmt::Debug + Send + Sync + 'static {
         operation: &'static str,
         program: ShellProgram,
     ) -> Result<AttachedProgram>;
+
+    /// Starts a command in a way of the host's own, whose output has the reports that [`COMMAND`] makes with `word`.
+    /// `None`: the command is to be started with that script.
+    ///
+    /// # Errors
+    /// As [`ShellHost::start`].
+    async fn start_own(&self, _spec: &Spawn, _word: &str) -> Result<Option<AttachedProgram>> {
+        Ok(None)
+    }
 
     /// Returns the exit status of a program whose streams have ended, once the host reports the status.
     async fn status(&self, id: &str) -> Option<i64>;
@@ -172,6 +192,11 @@ pub trait ShellHost: fmt::Debug + Send + Sync + 'static {
         arguments: &[&str],
         content: ByteStream,
     ) -> Result<(ScriptOutput, u64)>;
+
+    /// Returns the host's own way to put a file into the sandbox, where it has one.
+    fn uploads(&self) -> Option<&dyn Uploads> {
+        None
+    }
 
     /// Starts a script whose output may be long.
     ///

@@ -8,6 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
+use axum::serve::ListenerExt as _;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -66,6 +67,8 @@ impl Served {
             .layer(from_fn(move |request: Request, next: Next| {
                 note(Arc::clone(&notes), request, next)
             }));
+        // As the servers of the providers do: a short message does not wait for the answer to the one before.
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         let task = tokio::spawn(async move {
             let _ = axum::serve(listener, app).await;
         });

@@ -1,5 +1,6 @@
 //! Daytona as users meet it, against a server of ours that speaks as it does.
 
+mod channel;
 mod clients;
 mod code;
 mod commands;
