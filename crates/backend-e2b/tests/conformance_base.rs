@@ -8,12 +8,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use backend_e2b::E2bBackend;
-use sandbox_conformance::Target;
+use sandbox_conformance::{Target, Unreported};
 use support::{BASE, Cloud};
 
 /// The groups about code that this way to the agent can make different. Workers themselves are run by `backend-eval`, and
 /// commands and files of the daemon by the other suite.
-const GROUPS: [&str; 5] = ["cancellation", "interrupt", "pause", "unsupported", "variables"];
+const GROUPS: [&str; 6] =
+    ["cancellation", "interrupt", "pause", "snapshots", "unsupported", "variables"];
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -34,11 +35,12 @@ fn differing(target: Target) -> Target {
     const INPUT: &str =
         "input goes in requests of its own, and its end is not heard before the next one";
     const OVERFLOW: &str = "the daemon does not tell that it has lost changes";
-    const ADMINISTRATOR: &str =
-        "the daemon is the administrator of the sandbox, whom no mode stops";
     const HTTP: &str = "ports are reached over HTTP, by the name in the request";
-    const TEMPLATE: &str =
-        "at the server of the tests a snapshot has the code interpreter, whatever it was taken of";
+    // With the service a snapshot has the processes as well, and with them the agent and what code has made in it.
+    const PROCESSES: &str =
+        "a snapshot has the files at the server of the tests, and no process, so not the agent";
+    const STATE: &str =
+        "the service says of a snapshot its name and its time, and nothing of what is in it";
     const SHELLS: &str = "the shells that report the start and the end of a command count as well";
     const OTHERS: &str = "a run is an affair of the agent, which one process has at a time";
     let ports = [
@@ -50,11 +52,14 @@ fn differing(target: Target) -> Target {
     ];
     let target = ports.into_iter().fold(target, |target, case| target.differs(case, HTTP));
     target
-        .differs("snapshots::", TEMPLATE)
+        .does_not_report(Unreported::SnapshotSize)
+        .differs("snapshots::it_outlives_its_sandbox", PROCESSES)
+        .differs("snapshots::others_start_with_the_variables_that_it_has", PROCESSES)
+        .differs("snapshots::variables_that_end_their_interpreter_are_told", PROCESSES)
+        .differs("snapshots::what_cannot_be_stored_is_named", STATE)
         .differs("metrics::processes_are_counted", SHELLS)
         .differs("detached::a_run_of_another_is_", OTHERS)
         .differs("detached::its_log_tells_what_was_run", LOGS)
         .differs("commands::one_that_closes_its_input_takes_nothing", INPUT)
         .differs("watch::a_flood_is_told_as_such", OVERFLOW)
-        .differs("files::what_has_no_permission_is_refused", ADMINISTRATOR)
 }

@@ -271,6 +271,20 @@ async fn what_is_paused_counts_against_the_ceiling() {
     assert_eq!(paused.status, StatusCode::NO_CONTENT, "{:?}", paused.body);
     let shown = control(&server, "GET", &path(""), json!({})).await.json();
     assert_eq!(shown["state"], "paused");
+    assert!(used().await >= 60_000_000, "the last figures");
+    let at = control(&server, "GET", &path("/metrics"), json!({})).await.json();
+    let at = at[0]["timestampUnix"].as_i64().expect("a time");
+    let many = format!("/sandboxes/metrics?sandbox_ids={},another", sandbox.0);
+    let many = control(&server, "GET", &many, json!({})).await.json();
+    assert_eq!(many["sandboxes"].as_object().map(|all| all.len()), Some(1), "{many}");
+    for (asked, count) in [
+        (format!("start={at}&end={at}"), 1),
+        (format!("start={}", at + 1), 0),
+        (format!("end={}", at - 1), 0),
+    ] {
+        let found = control(&server, "GET", &path(&format!("/metrics?{asked}")), json!({})).await;
+        assert_eq!(found.json().as_array().map(Vec::len), Some(count), "{asked}: {:?}", found.body);
+    }
     let refused = create_another().await;
     assert_eq!(refused.status.as_u16(), 429, "{:?}", refused.body);
     assert_eq!(server.sandbox_count(), 1);

@@ -10,10 +10,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use chrono::{DateTime, SecondsFormat, Utc};
 use percent_encoding::percent_decode_str;
-use sandbox_core::{CallContext, CreateSpec, Metrics, SandboxInfo};
+use sandbox_core::{CreateSpec, SandboxInfo};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::app::{App, ENVD_VERSION, Owner, Sandbox};
 use super::create::{network_of, sandbox_json};
@@ -28,7 +27,7 @@ const MAX_PAGE: usize = 100;
 /// Longest time that a request to keep a sandbox alive may ask for.
 const MAX_REFRESH: u64 = 3600;
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 
 /// Returns processors, and memory and disk in MiB: those of the sandbox, or what this host has where there is no limit.
 pub(super) fn resources(info: Option<&SandboxInfo>, spec: &CreateSpec) -> (u64, u64, u64) {
@@ -60,7 +59,7 @@ fn host_memory() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-fn time(at: DateTime<Utc>) -> String {
+pub(super) fn time(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
@@ -86,7 +85,7 @@ fn listed(record: &Record) -> Value {
     })
 }
 
-fn find(app: &App, id: &str) -> Result<Arc<Record>, ApiError> {
+pub(super) fn find(app: &App, id: &str) -> Result<Arc<Record>, ApiError> {
     app.find(id).ok_or_else(|| ApiError::no_sandbox(id))
 }
 
@@ -307,65 +306,6 @@ pub(super) async fn set_network(
     Err(ApiError::not_here("a change of the network of a running sandbox"))
 }
 
-/// One measurement of a sandbox.
-struct Measured {
-    metrics: Metrics,
-    cpu_percent: f64,
-}
-
-async fn measure(record: &Record) -> Result<Measured, ApiError> {
-    let metrics = record.instance.life().metrics(&CallContext::new()).await?;
-    let now = Instant::now();
-    let mut last = record.measured.lock().unwrap_or_else(PoisonError::into_inner);
-    let cpu_percent = last.map_or(0.0, |(cpu, at)| {
-        let seconds = now.duration_since(at).as_secs_f64();
-        if seconds > 0.0 { (metrics.cpu_time - cpu).max(0.0) / seconds * 100.0 } else { 0.0 }
-    });
-    *last = Some((metrics.cpu_time, now));
-    Ok(Measured { metrics, cpu_percent })
-}
-
-async fn metric_json(record: &Record) -> Result<Value, ApiError> {
-    let Measured { metrics, cpu_percent } = measure(record).await?;
-    let (cpu, memory, disk) = resources(Some(&record.instance.info()), &record.spec);
-    Ok(json!({
-        "timestamp": time(Utc::now()), "timestampUnix": Utc::now().timestamp(), "cpuCount": cpu,
-        "cpuUsedPct": cpu_percent, "memUsed": metrics.memory, "memTotal": memory * MIB, "memCache": 0,
-        "diskUsed": metrics.disk, "diskTotal": disk * MIB,
-    }))
-}
-
-/// `GET /sandboxes/{id}/metrics`: one measurement, now.
-pub(super) async fn metrics(
-    State(app): State<Arc<App>>,
-    _: Owner,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let record = find(&app, &id)?;
-    Ok(Json(json!([metric_json(&record).await?])))
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct MetricsQuery {
-    sandbox_ids: String,
-}
-
-/// `GET /sandboxes/metrics`
-pub(super) async fn metrics_of_many(
-    State(app): State<Arc<App>>,
-    _: Owner,
-    UrlQuery(query): UrlQuery<MetricsQuery>,
-) -> Result<Json<Value>, ApiError> {
-    let mut shown = serde_json::Map::new();
-    for id in query.sandbox_ids.split(',').filter(|id| !id.is_empty()) {
-        if let Some(record) = app.find(id) {
-            shown.insert(id.to_owned(), metric_json(&record).await?);
-        }
-    }
-    Ok(Json(json!({ "sandboxes": shown })))
-}
-
 /// `GET /sandboxes/{id}/logs`
 pub(super) async fn logs_v1(
     State(app): State<Arc<App>>,
@@ -384,17 +324,6 @@ pub(super) async fn logs(
     UrlQuery(query): UrlQuery<LogQuery>,
 ) -> Result<Json<Value>, ApiError> {
     find(&app, &id)?.log.answer(&query).map(Json)
-}
-
-/// `GET /metrics` of envd.
-pub(super) async fn envd_metrics(Sandbox(record): Sandbox) -> Result<Json<Value>, ApiError> {
-    let Measured { metrics, cpu_percent } = measure(&record).await?;
-    let (cpu, memory, disk) = resources(Some(&record.instance.info()), &record.spec);
-    Ok(Json(json!({
-        "ts": Utc::now().timestamp(), "cpu_count": cpu, "cpu_used_pct": cpu_percent,
-        "mem_total": memory * MIB, "mem_used": metrics.memory,
-        "disk_total": disk * MIB, "disk_used": metrics.disk,
-    })))
 }
 
 /// `GET /envs` of envd: the variables that processes get besides those of the sandbox.

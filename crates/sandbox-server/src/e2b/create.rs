@@ -291,6 +291,7 @@ pub(super) async fn start(
         watchers: Watchers::default(),
         envs: Mutex::default(),
         measured: Mutex::default(),
+        last_figures: Mutex::default(),
         execution_counts: Mutex::default(),
         clock: Clock::new(wanted.lifetime),
     });

@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::app::App;
+use super::templates::name_of;
 
 /// How long the content before a cut has to be sent.
 const SENT_BEFORE_CUT: Duration = Duration::from_millis(100);
@@ -94,7 +95,14 @@ impl Faults {
 
     pub(super) fn has_code_interpreter(&self, template: &str) -> bool {
         let all = self.shared.without_code.lock().unwrap_or_else(PoisonError::into_inner);
-        !all.contains(template)
+        !all.contains(name_of(template))
+    }
+
+    /// Has sandboxes of a snapshot with what the sandbox has that it is taken of.
+    pub(super) fn inherit(&self, template: &str, snapshot: &str) {
+        if !self.has_code_interpreter(template) {
+            self.remove_code_interpreter(name_of(snapshot));
+        }
     }
 
     /// Returns the requests so far, as `METHOD /path`, and forgets them. At most the last 10,000.

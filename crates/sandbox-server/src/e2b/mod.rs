@@ -28,6 +28,7 @@ mod files;
 mod filesystem;
 mod interpreter;
 mod log;
+mod metrics;
 mod process;
 mod proxy;
 mod record;

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::log::{Level, SandboxLog};
+use super::metrics::keep_figures;
 use super::process::ProcessTable;
 use super::user::User;
 use super::watchers::Watchers;
@@ -45,6 +46,8 @@ pub(super) struct Record {
     pub(super) envs: Mutex<BTreeMap<String, String>>,
     /// CPU seconds and time of the last measurement, for the share since then.
     pub(super) measured: Mutex<Option<(f64, Instant)>>,
+    /// The last measurement, as clients get it. A paused sandbox is not measured.
+    pub(super) last_figures: Mutex<Option<Value>>,
     /// Numbers of the last runs, by context.
     pub(super) execution_counts: Mutex<BTreeMap<String, u64>>,
     pub(super) clock: Clock,
@@ -171,6 +174,9 @@ impl Record {
         if !self.instance.capabilities().pause {
             let variant = self.instance.info().variant;
             return Err(Error::unsupported("pause", format!("{variant} cannot pause sandboxes")));
+        }
+        if let Err(error) = keep_figures(self).await {
+            tracing::debug!(id = self.id, %error, "a sandbox is paused unmeasured");
         }
         self.instance.life().pause(&CallContext::new()).await?;
         self.clock.set_paused(true);

@@ -12,8 +12,8 @@ use axum::routing::{delete, get, post, put};
 use super::app::{self, App, CODE_PORT, Owner, Target};
 use super::error::{ApiError, sandbox_gone};
 use super::{
-    body_timeout, control, create, envelope, faults, files, filesystem, interpreter, process,
-    status, templates, watchers,
+    body_timeout, control, create, envelope, faults, files, filesystem, interpreter, metrics,
+    process, status, templates, watchers,
 };
 
 /// Makes the service of a server, with routes of other protocols beside its own.
@@ -22,7 +22,7 @@ pub(super) fn router(app: Arc<App>, others: Router) -> Router {
         .route("/status", get(status::status))
         .route("/sandboxes", post(create::create_v1).get(control::list_v1))
         .route("/v2/sandboxes", post(create::create_v2).get(control::list))
-        .route("/sandboxes/metrics", get(control::metrics_of_many))
+        .route("/sandboxes/metrics", get(metrics::metrics_of_many))
         .route("/sandboxes/{id}", get(control::get).delete(control::kill))
         .route("/sandboxes/{id}/timeout", post(control::set_timeout))
         .route("/sandboxes/{id}/refreshes", post(control::refresh))
@@ -33,7 +33,7 @@ pub(super) fn router(app: Arc<App>, others: Router) -> Router {
         .route("/sandboxes/{id}/fork", post(templates::fork))
         .route("/sandboxes/{id}/snapshots", post(templates::create_snapshot))
         .route("/sandboxes/{id}/network", put(control::set_network))
-        .route("/sandboxes/{id}/metrics", get(control::metrics))
+        .route("/sandboxes/{id}/metrics", get(metrics::metrics))
         .route("/sandboxes/{id}/logs", get(control::logs_v1))
         .route("/v2/sandboxes/{id}/logs", get(control::logs))
         .route("/snapshots", get(templates::list_snapshots))
@@ -52,7 +52,7 @@ pub(super) fn router(app: Arc<App>, others: Router) -> Router {
         .route("/secrets/{id}", get(no_secrets).post(no_secrets).delete(no_secrets));
     let envd = Router::new()
         .route("/health", get(health))
-        .route("/metrics", get(control::envd_metrics))
+        .route("/metrics", get(metrics::envd_metrics))
         .route("/envs", get(control::envd_envs))
         .route("/init", post(control::envd_init))
         .route(

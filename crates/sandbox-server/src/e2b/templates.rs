@@ -26,6 +26,11 @@ const CODE_INTERPRETER: &str = "code-interpreter-v1";
 /// The tag that a template has when none is named.
 const DEFAULT_TAG: &str = ":default";
 
+/// Returns the name of a template without the tag that each has.
+pub(super) fn name_of(template: &str) -> &str {
+    template.strip_suffix(DEFAULT_TAG).unwrap_or(template)
+}
+
 /// Most forks of one request.
 const MAX_FORKS: u32 = 16;
 
@@ -38,7 +43,7 @@ pub(super) struct Origin {
 
 /// Finds what a template stands for.
 pub(super) async fn resolve(app: &App, template: &str) -> Result<Origin, ApiError> {
-    let name = template.strip_suffix(DEFAULT_TAG).unwrap_or(template);
+    let name = name_of(template);
     let own = (&app.backend, &app.ceiling.base);
     let interpreter = app.code_interpreter.as_ref();
     let interpreter = interpreter.map(|other| (&other.backend, &other.base));
@@ -113,7 +118,7 @@ pub(super) async fn delete_template(
     _: Owner,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    let name = id.strip_suffix(DEFAULT_TAG).unwrap_or(&id);
+    let name = name_of(&id);
     for backend in app.backends().filter(|backend| backend.capabilities().snapshot) {
         match backend.delete_snapshot(&CallContext::new(), name).await {
             Ok(()) => return Ok(StatusCode::NO_CONTENT),
@@ -155,8 +160,11 @@ pub(super) async fn create_snapshot(
     }
     let name = request.name.filter(|name| !name.is_empty());
     let name = name.unwrap_or_else(|| format!("{UNNAMED}{}", random_hex(8)));
-    let name = name.strip_suffix(DEFAULT_TAG).unwrap_or(&name);
+    let name = name_of(&name);
     let info = record.instance.snapshots()?.create_snapshot(&CallContext::new(), name, "").await?;
+    if let Some(faults) = &app.faults {
+        faults.inherit(&record.template, name);
+    }
     Ok((StatusCode::CREATED, Json(snapshot_json(&info))).into_response())
 }
 
@@ -185,7 +193,7 @@ pub(super) async fn list_snapshots(
         known.retain(|info| info.sandbox_id.rsplit('/').next() == Some(id.as_str()));
     }
     if let Some(name) = &query.name {
-        let name = name.strip_suffix(DEFAULT_TAG).unwrap_or(name);
+        let name = name_of(name);
         known.retain(|info| info.name == name);
     }
     let keys = known.iter().map(|info| info.name.clone()).collect::<Vec<_>>();

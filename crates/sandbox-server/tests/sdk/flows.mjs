@@ -100,6 +100,7 @@ flow('pause keeps everything', async (s) => {
   await s.runCode('a = [1, 2]')
   assert.ok(await s.pause())
   assert.ok(!(await s.isRunning()))
+  assert.deepEqual((await s.getMetrics()).map((one) => one.memUsed > 0), [true])
   const again = await s.connect()
   assert.equal((await again.runCode('a')).text, '[1, 2]')
 })

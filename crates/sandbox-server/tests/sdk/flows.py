@@ -169,6 +169,7 @@ async def pause_keeps_everything(s):
     await w(s.files.write("kept.txt", "kept"))
     await w(s.pause())
     holds(not await w(s.is_running()), "a paused sandbox does not answer")
+    holds([one.mem_used > 0 for one in await w(s.get_metrics())] == [True], "its last figures")
     holds(not await w(s.pause()), "it is paused already")
     s = await w(S.connect(s.sandbox_id))
     equal((await w(s.run_code("a"))).text, "[1, 2]")
