@@ -32,6 +32,7 @@ pub(crate) async fn run_python(
         terminal: None,
         label: None,
         as_root: false,
+        limit: None,
     };
     let finished = async { agent.spawn(spec).await?.process.exit().await };
     let exit = timeout(PROBE_TIMEOUT, finished).await.map_err(|_| {

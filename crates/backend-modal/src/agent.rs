@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,6 +18,7 @@ use sandbox_cloud::Connections;
 use sandbox_core::{CallContext, Error, ErrorKind, FailureKind, Result, Retry};
 use sandbox_engine::background_runtime;
 use sandbox_shell::SHELL;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
 use crate::client_factory::ApiFactory;
@@ -36,6 +37,11 @@ const MAX_STDERR: usize = 4 << 10;
 /// Largest environment of a sandbox that is read.
 const MAX_ENVIRONMENT: usize = 4 << 20;
 
+/// Makes a directory, tells on standard error when that fails and when there is no interpreter, and prints its environment.
+const LOOK: &str = "mkdir -p -- \"$1\" 2>/dev/null || echo no directory >&2; \
+    command -v python3 >/dev/null 2>&1 || command -v python >/dev/null 2>&1 || echo no python >&2; \
+    exec cat /proc/self/environ";
+
 /// Hint for a sandbox whose image has no shell.
 const NEEDS_SHELL: &str =
     "put a shell and `cat` into the image, or use one that has them, such as python:3.12-slim";
@@ -51,9 +57,21 @@ pub(crate) type AgentLink = ResidentAgent<ModalRoute>;
 pub(crate) struct ModalRoute {
     factory: Arc<ApiFactory>,
     sandbox_id: String,
+    /// The working directory, which is made when the sandbox is first looked at.
+    cwd: String,
+    /// Found when the sandbox was looked at.
+    found: OnceLock<Found>,
     access: Mutex<Access>,
-    /// The connection that has read the environment, for the agent.
-    opened: Mutex<Option<Arc<Router>>>,
+    router: OnceCell<Arc<Router>>,
+}
+
+/// What a look at a sandbox has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// The image has an interpreter of some version.
+    pub(crate) python: bool,
+    /// The working directory is there.
+    pub(crate) directory: bool,
 }
 
 /// What is known of the way to a sandbox.
@@ -75,23 +93,34 @@ impl ModalRoute {
     pub(crate) fn new(
         factory: Arc<ApiFactory>,
         sandbox_id: &str,
+        cwd: &str,
         task_id: Option<String>,
         first: Option<CommandRouterAccess>,
     ) -> Self {
         let access = Mutex::new(Access { task_id, first });
-        let (sandbox_id, opened) = (sandbox_id.to_owned(), Mutex::default());
-        Self { factory, sandbox_id, access, opened }
+        let (sandbox_id, cwd) = (sandbox_id.to_owned(), cwd.to_owned());
+        let (found, router) = (OnceLock::new(), OnceCell::new());
+        Self { factory, sandbox_id, cwd, found, access, router }
+    }
+
+    /// Returns what was found in the sandbox, once its environment is known.
+    pub(crate) fn found(&self) -> Option<Found> {
+        self.found.get().copied()
     }
 
     fn access(&self) -> std::sync::MutexGuard<'_, Access> {
         self.access.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the command router of the sandbox, once it runs.
+    /// Returns the command router of the sandbox, which is opened once the sandbox runs.
     ///
     /// # Errors
     /// `Timeout` for a sandbox that does not start, `Terminated` for one that has ended.
     pub(crate) async fn router(&self) -> Result<Arc<Router>> {
+        self.router.get_or_try_init(|| self.open_router()).await.map(Arc::clone)
+    }
+
+    async fn open_router(&self) -> Result<Arc<Router>> {
         let api = self.factory.api()?;
         let call = CallContext::new();
         let known = self.access().task_id.clone();
@@ -102,6 +131,15 @@ impl ModalRoute {
         let first = self.access().first.take();
         let ids = (self.sandbox_id.as_str(), task_id.as_str());
         Router::open(&self.factory, api, &call, ids, first, Connections::Shared).await
+    }
+
+    /// Asks the service whether the sandbox has ended.
+    pub(crate) async fn has_ended_at_service(&self) -> bool {
+        let Ok(api) = self.factory.api() else { return false };
+        match api.result(&CallContext::new(), "check", &self.sandbox_id).await {
+            Ok(result) => describe_end(&result).is_some(),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
     }
 
     /// Waits until the sandbox has a task.
@@ -149,7 +187,7 @@ impl ModalRoute {
 impl AgentRoute for ModalRoute {
     /// Reads the environment variables that the sandbox was made with, those of its image among them.
     async fn environment(&self) -> Result<BTreeMap<String, String>> {
-        let argv = [SHELL, "-c", "exec cat /proc/self/environ"].map(str::to_owned).into();
+        let argv = [SHELL, "-c", LOOK, "sh", &self.cwd].map(str::to_owned).into();
         let router = self.router().await?;
         let output = router.run(&ExecSpec { argv, ..ExecSpec::default() }, MAX_ENVIRONMENT).await?;
         if output.status != 0 {
@@ -159,19 +197,17 @@ impl AgentRoute for ModalRoute {
             );
             return Err(Error::unsupported("connect", message).with_hint(NEEDS_SHELL));
         }
-        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(router);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let lacks = |what: &str| said.lines().any(|line| line == what);
+        let found = Found { python: !lacks("no python"), directory: !lacks("no directory") };
+        self.found.get_or_init(|| found);
         Ok(parse_environment(&output.stdout))
     }
 
     async fn start(&self, arguments: Vec<String>) -> Result<AgentStreams> {
         let mut argv: Vec<String> = [SHELL, "-c", START_PYTHON, "sh"].map(str::to_owned).into();
         argv.extend(arguments);
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let router = match opened {
-            Some(router) => router,
-            None => self.router().await?,
-        };
-        let exec = router.start(&ExecSpec { argv, ..ExecSpec::default() }).await?;
+        let exec = self.router().await?.start(&ExecSpec { argv, ..ExecSpec::default() }).await?;
         let stderr = Tail::read_stderr(&exec);
         Ok(AgentStreams {
             output: exec.read(Stdio::Stdout).boxed(),

@@ -34,6 +34,9 @@ use crate::wire::{
     SchedulerPlacement, SecretSource, Source, StringMap, TaskInfo, network,
 };
 
+/// Delay before the agent is started in the background, so that a command that follows the create has the sandbox to itself.
+const START_DELAY: Duration = Duration::from_millis(50);
+
 /// Time without use after which the provider ends a sandbox whose owner is gone.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -56,11 +59,13 @@ struct Plan {
     is_owned: bool,
     spec: CreateSpec,
     server: String,
+    /// The image is the default one, which has Python.
+    has_python: bool,
     /// The runtime of the caller, which the connection to the agent belongs to.
     runtime: Id,
 }
 
-/// Creates a sandbox and waits until it can be used. Dropping the future leaves none, and the locks are held until then.
+/// Creates a sandbox that runs commands. Its agent is started in the background, or by the first verb that needs it. Dropping the future leaves none, and the locks are held until then.
 ///
 /// # Errors
 /// The refusals of the service; `Timeout` or `Unavailable` for a sandbox that does not come up, which is terminated.
@@ -119,6 +124,7 @@ pub(crate) async fn copy(
         is_owned,
         spec,
         server,
+        has_python: false,
         runtime: Handle::current().id(),
     };
     let records = records::sandboxes(&factory.config);
@@ -133,20 +139,18 @@ async fn carry_out(
     locks: CreateLocks,
 ) -> Result<Opened> {
     let (started, call) = (Arc::clone(&factory), call.clone());
+    let needs_look = !plan.has_python || plan.spec.working_dir.is_some();
     let work = |cancellation| request(started, call, plan, cancellation);
     let (handle, part, spec) =
         CreateGuard::start(work, |created| Box::pin(discard(created)), locks).finish().await?;
-    // On the runtime of the caller, which the connection to the agent belongs to.
-    let ready = async {
-        let instance = part.instance().await?;
-        let lazy =
-            spec.single_use == Some(SingleUse::Commands) || !instance.base.capabilities.run_code;
-        instance.prepare(async { Ok(()) }, true, lazy).await
-    };
-    match ready.await {
-        Ok(()) => Ok((handle, part)),
-        Err(error) => Err(handle.discard(error, LEFT_BEHIND).await),
+    // On the runtime of the caller, which the connection to the sandbox belongs to.
+    if needs_look && let Err(error) = part.look().await {
+        return Err(handle.discard(error, LEFT_BEHIND).await);
     }
+    if spec.single_use != Some(SingleUse::Commands) {
+        part.start_ahead(START_DELAY);
+    }
+    Ok((handle, part))
 }
 
 type Requested = (Arc<SandboxHandle>, Arc<AgentPart>, CreateSpec);
@@ -193,6 +197,7 @@ async fn plan(
         is_owned,
         spec: spec.clone(),
         server: api.account.server.to_string(),
+        has_python: image::is_default(factory, spec, options),
         runtime: Handle::current().id(),
     })
 }
@@ -395,9 +400,9 @@ pub(crate) fn open(
         let token = from_tags(&listed.tags).remove(AGENT).unwrap_or_else(|| sandbox_id.clone());
         let factory = Arc::clone(factory);
         let (task_id, access) = (created.task_id, created.access);
-        let route = ModalRoute::new(factory, &sandbox_id, task_id, access);
+        let route = ModalRoute::new(factory, &sandbox_id, &cwd, task_id, access);
         let link = AgentLink::new(route, Secret::new(token));
-        AgentPart::new(link, Setup { id, cwd, spec, isolation })
+        AgentPart::new(link, Setup { id, cwd, is_owned, spec, isolation })
     });
     let remote = RemoteSandbox::new(Arc::clone(factory), listed, record, Arc::clone(&part.link));
     remote.set_tunnels(created.tunnels);

@@ -51,6 +51,14 @@ pub(crate) async fn resolve(
     Ok(id)
 }
 
+/// Returns true when a create asks for the default image as it is.
+pub(crate) fn is_default(factory: &ApiFactory, spec: &CreateSpec, options: &CreateOptions) -> bool {
+    let named = spec.image.as_ref().or(factory.config.image.as_ref());
+    spec.snapshot.is_none()
+        && options.build.is_empty()
+        && named.is_none_or(|named| named == DEFAULT_IMAGE)
+}
+
 async fn build(
     api: &Api,
     call: &CallContext,

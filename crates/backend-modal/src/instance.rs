@@ -8,11 +8,12 @@ use futures_util::StreamExt as _;
 use sandbox_cloud::{CreateLocks, DeferredFacets, check_lifetime};
 use sandbox_core::{
     CallContext, Capabilities, CodeOps, Command, CommandEvent, CommandInfo, CommandOps,
-    CommandOutcome, Context, ContextSpec, Error, ErrorKind, EventKind, EventStream, FailureKind,
-    FileOps, Instance, Life, LogStream, Metrics, PackageOps, PortOps, Result, RunCode, SandboxInfo,
-    SandboxStatus, SnapshotInfo, SnapshotOps, StartCommand, Tags, Tool, TunnelInfo, random_hex,
-    unix_now,
+    CommandOutcome, Context, ContextSpec, Error, ErrorKind, EventKind, EventStream, Failure,
+    FailureKind, FileOps, Instance, Life, LogStream, Metrics, PackageOps, PortOps, Result, RunCode,
+    SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps, StartCommand, Tags, Tool, TunnelInfo,
+    random_hex, unix_now,
 };
+use sandbox_engine::commands::Commands;
 use serde_json::{Map, Value, json};
 
 use crate::capabilities::{MAX_LIFETIME, capabilities};
@@ -242,6 +243,9 @@ impl Life for ModalInstance {
     }
 
     async fn reset(&self, call: &CallContext) -> Result<()> {
+        if let Some(early) = self.part.early_commands() {
+            early.end_all().await?;
+        }
         self.part.instance().await?.life().reset(call).await
     }
 
@@ -358,20 +362,22 @@ impl CodeOps for ModalInstance {
     }
 }
 
-/// Replaces a lost connection by the end of the sandbox, where that is the cause.
+/// Signal that ends the programs of a sandbox with the sandbox.
+const SIGKILL: i32 = 9;
+
+/// Replaces a lost connection or a kill by the end of the sandbox, where that is the cause.
 fn with_end(command: Command, handle: &Arc<SandboxHandle>) -> Command {
     let handle = Arc::clone(handle);
     let events = command.events.then(move |mut event| {
         let handle = Arc::clone(&handle);
         async move {
-            if let CommandEvent::Finished(CommandOutcome { failure: Some(failure), .. }) =
-                &mut event
-                && failure.kind == FailureKind::ConnectionLost
+            if let CommandEvent::Finished(outcome) = &mut event
+                && may_be_end(outcome)
             {
                 check_end(&handle).await;
                 if let Some(kind) = handle.end_reason().get() {
-                    failure.kind = kind;
-                    failure.message = "the sandbox ended meanwhile".to_owned();
+                    let message = "the sandbox ended meanwhile".to_owned();
+                    outcome.failure = Some(Failure { kind, message, signal: None });
                 }
             }
             event
@@ -380,18 +386,37 @@ fn with_end(command: Command, handle: &Arc<SandboxHandle>) -> Command {
     Command { events: Box::pin(events), ..command }
 }
 
+fn may_be_end(outcome: &CommandOutcome) -> bool {
+    match &outcome.failure {
+        Some(failure) => failure.kind == FailureKind::ConnectionLost,
+        None => outcome.signal == Some(SIGKILL),
+    }
+}
+
 #[async_trait]
 impl CommandOps for ModalInstance {
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
-        let started = self.facets.start_command(call, request).await?;
-        Ok(with_end(started, &self.handle))
+        let started = match self.part.early(&request) {
+            Some(early) => early.start(request).await,
+            None => self.facets.start_command(call, request).await,
+        };
+        match started {
+            Ok(started) => Ok(with_end(started, &self.handle)),
+            Err(error) => Err(self.part.explain(error).await),
+        }
     }
 
     async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
-        self.facets.list_commands(call).await
+        let mut all = self.facets.list_commands(call).await?;
+        all.extend(self.part.early_commands().map(Commands::list).unwrap_or_default());
+        Ok(all)
     }
 
     async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command> {
+        let early = self.part.early_commands();
+        if let Some(early) = early.filter(|early| early.list().iter().any(|info| info.id == id)) {
+            return early.connect(id, Box::new(()));
+        }
         Ok(with_end(self.facets.connect_command(call, id).await?, &self.handle))
     }
 }

@@ -38,6 +38,7 @@ mod config;
 mod create;
 mod describe;
 mod error;
+mod host;
 mod image;
 mod instance;
 mod part;

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_agent_client::{AgentHost, is_without_python};
 use sandbox_cloud::{DeferredPart, SharedByKey};
 use sandbox_core::{
-    CreateSpec, Error, Instance, IsolationInfo, Metrics, Result, SandboxId, TunnelInfo, Variant,
+    CreateSpec, Error, ErrorKind, Instance, IsolationInfo, Metrics, Result, SandboxId,
+    StartCommand, Stdin, TunnelInfo, Variant,
 };
+use sandbox_engine::commands::Commands;
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::process::EndReason;
@@ -21,9 +24,11 @@ use sandbox_engine::{
 use sandbox_shell::{ShellCommands, ShellFiles};
 use tokio::runtime::Id;
 use tokio::sync::OnceCell;
+use tokio::time::sleep;
 
 use crate::agent::{AgentLink, NEEDS_PYTHON};
 use crate::capabilities::{capabilities, commands_only};
+use crate::host::{EarlyCommands, ModalHost, is_long};
 use crate::shell::ImageShell;
 
 /// Connections through one exposed port of this computer at a time.
@@ -42,6 +47,7 @@ pub(crate) struct AgentPart {
     pub(crate) link: Arc<AgentLink>,
     setup: Setup,
     instance: OnceCell<StandardInstance<AgentHooks>>,
+    early: OnceLock<EarlyCommands>,
 }
 
 /// Settings of the verbs.
@@ -49,6 +55,8 @@ pub(crate) struct AgentPart {
 pub(crate) struct Setup {
     pub(crate) id: SandboxId,
     pub(crate) cwd: String,
+    /// The sandbox ends with this process.
+    pub(crate) is_owned: bool,
     pub(crate) spec: CreateSpec,
     pub(crate) isolation: IsolationInfo,
 }
@@ -70,7 +78,71 @@ pub(crate) fn shared(
 
 impl AgentPart {
     pub(crate) fn new(link: AgentLink, setup: Setup) -> Self {
-        Self { link: Arc::new(link), setup, instance: OnceCell::new() }
+        let (instance, early) = (OnceCell::new(), OnceLock::new());
+        Self { link: Arc::new(link), setup, instance, early }
+    }
+
+    /// Looks at the sandbox, so far as its create promises more than the service does: the directory that the create names, and
+    /// an image without Python has no verbs of code. Starts no agent.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a directory that cannot be made; what keeps the sandbox from being reached.
+    pub(crate) async fn look(&self) -> Result<()> {
+        self.link.environment().await?;
+        let Some(found) = self.link.found() else { return Ok(()) };
+        if !found.directory && self.setup.spec.working_dir.is_some() {
+            let message = format!("cannot be made in the sandbox, got {:?}", self.setup.cwd);
+            return Err(Error::invalid("working_dir", message));
+        }
+        if !found.python {
+            self.instance().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the agent and the interpreter of the default context in the background, so that the first run of code finds them.
+    /// A verb that needs them sooner starts them itself, and one that they failed for starts them again and reports the failure.
+    pub(crate) fn start_ahead(self: &Arc<Self>, delay: Duration) {
+        let part = Arc::downgrade(self);
+        tokio::spawn(async move {
+            sleep(delay).await;
+            let Some(part) = part.upgrade().filter(|part| !part.link.has_ended()) else { return };
+            let started = async {
+                let instance = part.instance().await?;
+                match instance.base.capabilities.run_code {
+                    true => instance.contexts.for_run(None).warm_up().await,
+                    false => Ok(()),
+                }
+            };
+            if let Err(error) = started.await {
+                tracing::debug!(%error, "the agent is started again when a verb needs it");
+            }
+        });
+    }
+
+    /// Returns the way to start this command without the agent. `None`: the agent is there, or the command needs the agent.
+    pub(crate) fn early(&self, request: &StartCommand) -> Option<&EarlyCommands> {
+        let is_ended = request.timeout.is_some() || self.setup.is_owned;
+        let has_input = request.interactive || !matches!(request.stdin, Stdin::Empty);
+        let needs_agent = request.background
+            || request.pty.is_some()
+            || has_input
+            || is_long(&request.command.argv())
+            || !is_ended;
+        let is_refused = request.as_root || request.cpu_time.is_some();
+        if needs_agent || is_refused || self.instance.initialized() {
+            return None;
+        }
+        Some(self.early.get_or_init(|| {
+            let shell = Arc::new(self.shell());
+            let ended = self.link.end_reason(&Arc::default());
+            EarlyCommands::new(shell, ended, &self.setup.cwd, self.setup.spec.output_limit)
+        }))
+    }
+
+    /// Returns the commands that were started without the agent, if there were any.
+    pub(crate) fn early_commands(&self) -> Option<&Commands> {
+        self.early.get().map(|early| &early.commands)
     }
 
     /// Returns the verbs, and connects to the agent where that was not done yet.
@@ -78,7 +150,23 @@ impl AgentPart {
     /// # Errors
     /// `Unsupported` when the image has no Python; what kept this computer from reaching the agent.
     pub(crate) async fn instance(&self) -> Result<&StandardInstance<AgentHooks>> {
-        self.instance.get_or_try_init(|| self.open()).await
+        match self.instance.get_or_try_init(|| self.open()).await {
+            Ok(instance) => Ok(instance),
+            Err(error) => Err(self.explain(error).await),
+        }
+    }
+
+    /// Replaces the error of a verb by the end of the sandbox, where that is the cause.
+    pub(crate) async fn explain(&self, error: Error) -> Error {
+        // The service knows no task of a sandbox that has ended.
+        let is_of_service = error.context().iter().any(|(key, _)| *key == "status");
+        if !is_of_service || !self.link.has_ended_at_service().await {
+            return error;
+        }
+        self.link.end();
+        Error::new(ErrorKind::Terminated, error.operation(), "the sandbox has ended")
+            .with_context("sandbox_id", self.setup.id.to_string())
+            .with_source(error)
     }
 
     /// Returns the verbs if they were used before.
@@ -87,8 +175,20 @@ impl AgentPart {
     }
 
     async fn open(&self) -> Result<StandardInstance<AgentHooks>> {
-        let Setup { id, cwd, spec, isolation } = &self.setup;
+        let opened = self.open_verbs().await?;
+        if let Some(early) = self.early.get() {
+            early.keep_in_use(opened.base.expiry.in_use());
+        }
+        Ok(opened)
+    }
+
+    async fn open_verbs(&self) -> Result<StandardInstance<AgentHooks>> {
+        let Setup { id, cwd, is_owned, spec, isolation } = &self.setup;
         let end_reason = &self.link.end_reason(&Arc::default());
+        self.link.environment().await?;
+        if self.link.found().is_some_and(|found| !found.python) {
+            return self.open_shell(end_reason);
+        }
         let connection = match self.link.connection().await {
             Err(error) if is_without_python(&error) => return self.open_shell(end_reason),
             connected => connected?,
@@ -110,8 +210,10 @@ impl AgentPart {
             env: env.clone(),
             cwd: cwd.clone(),
         };
-        let host = Arc::new(AgentHost { agent: Arc::clone(&self.link), context: None });
-        let programs: Arc<dyn ProcessHost> = host;
+        let agent = AgentHost { agent: Arc::clone(&self.link), context: None };
+        let shell = Arc::new(self.shell());
+        let programs: Arc<dyn ProcessHost> =
+            Arc::new(ModalHost { agent, service: ShellCommands(shell), is_owned: *is_owned });
         let (link, directory) = (Arc::clone(&self.link), cwd.clone());
         let mut base = SandboxBase::remote_with_end(Arc::clone(end_reason), programs, None, base)
             .with_files_of(move || {
@@ -139,9 +241,13 @@ impl AgentPart {
         Ok(StandardInstance { base, contexts, kind })
     }
 
+    fn shell(&self) -> ImageShell {
+        ImageShell::new(Arc::clone(&self.link), &self.setup.cwd, self.setup.is_owned)
+    }
+
     /// Opens the verbs of an image without Python: commands and files by its shell.
     fn open_shell(&self, end_reason: &Arc<EndReason>) -> Result<StandardInstance<AgentHooks>> {
-        let Setup { id, cwd, spec, isolation } = &self.setup;
+        let Setup { id, cwd, spec, isolation, .. } = &self.setup;
         let env = self.environment();
         let mut create = spec.clone();
         create.lifetime = None;
@@ -153,7 +259,7 @@ impl AgentPart {
             env: env.clone(),
             cwd: cwd.clone(),
         };
-        let shell = Arc::new(ImageShell::new(Arc::clone(&self.link)));
+        let shell = Arc::new(self.shell());
         let files = ShellFiles::new(Arc::<ImageShell>::clone(&shell), cwd, NO_WATCH);
         let host: Arc<dyn ProcessHost> = Arc::new(ShellCommands(shell));
         let (ended, programs) = (Arc::clone(end_reason), Arc::clone(&host));

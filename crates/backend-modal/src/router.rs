@@ -31,6 +31,8 @@ const MIN_DELAY: Duration = Duration::from_millis(10);
 const MAX_DELAY: Duration = Duration::from_secs(2);
 /// Time for one attempt of a short call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long after its limit the service ends a program, which this process does in time unless the process is gone.
+const LIMIT_ALLOWANCE: Duration = Duration::from_secs(30);
 /// Time for a snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of standard input that wait to be sent, which is also the size of one message.
@@ -56,6 +58,8 @@ pub(crate) struct ExecSpec {
     pub(crate) workdir: Option<String>,
     /// The size of a terminal that replaces the streams.
     pub(crate) terminal: Option<PtySize>,
+    /// The time limit that this process watches.
+    pub(crate) limit: Option<Duration>,
 }
 
 /// A program that was started.
@@ -112,6 +116,7 @@ impl Router {
             stdout_config: wire::PIPE,
             stderr_config: wire::PIPE,
             workdir: spec.workdir.clone(),
+            timeout_secs: spec.limit.map(provider_limit),
             pty_info: spec.terminal.map(|size| wire::PtyInfo {
                 enabled: true,
                 rows: size.rows.into(),
@@ -120,7 +125,6 @@ impl Router {
                 pty_type: wire::PTY_SHELL,
             }),
             env: spec.env.clone(),
-            ..Default::default()
         };
         let path = router_method!("TaskExecStart");
         self.call::<_, wire::TaskExecStartResponse>("start_command", path, &message, CALL_TIMEOUT)
@@ -424,6 +428,11 @@ impl Exec {
         };
         router.retry("start_command", attempt).await
     }
+}
+
+/// Returns the seconds after which the service ends a program whose owner is gone.
+fn provider_limit(limit: Duration) -> u32 {
+    u32::try_from(limit.saturating_add(LIMIT_ALLOWANCE).as_secs()).unwrap_or(u32::MAX)
 }
 
 /// Explains why a stream ended before its end.

@@ -1,9 +1,13 @@
-//! A sandbox whose image has no Python: commands and files by the image's shell, over programs that the service starts.
+//! Commands as programs that the service starts itself, without the agent; and files by the image's shell, where the image has no
+//! Python.
 //!
 //! Nothing is resident here: a command that is still running cannot be found by a later process.
 
 use std::fmt;
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,7 +22,7 @@ use sandbox_shell::{
 };
 use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
+use tokio::time::sleep;
 
 use crate::agent::{AgentLink, NEEDS_PYTHON};
 use crate::router::{Exec, ExecSpec, Router, status_of};
@@ -30,10 +34,25 @@ const MAX_OUTPUT: usize = 64 << 20;
 /// Longest standard error of a script whose output is streamed.
 const MAX_ERRORS: usize = 64 << 10;
 
+/// Ends everything in a sandbox whose owner is gone.
+const GUARD: &str = include_str!("guard.sh");
+
+/// How long a command without a time limit runs before it has a guard, the interval of the lines that keep the guard waiting, and
+/// how many seconds it waits for a line.
+const GUARD_DELAY: Duration = Duration::from_secs(10);
+const GUARD_INTERVAL: Duration = Duration::from_secs(30);
+const GUARD_TIMEOUT: &str = "120";
+
+/// Marks the id of a command without a time limit.
+const UNLIMITED: char = '*';
+
 /// Starts programs and runs scripts in one sandbox.
 pub(crate) struct ImageShell {
     link: Arc<AgentLink>,
-    router: OnceCell<Arc<Router>>,
+    /// The working directory of the sandbox, which the first command makes.
+    cwd: String,
+    /// The sandbox ends with this process, so nothing of it may run on when this process is gone.
+    is_owned: bool,
     /// The runtime that the connection to the sandbox belongs to.
     runtime: Handle,
 }
@@ -46,12 +65,23 @@ impl fmt::Debug for ImageShell {
 
 impl ImageShell {
     /// Creates the shell of a sandbox, on the runtime of the caller.
-    pub(crate) fn new(link: Arc<AgentLink>) -> Self {
-        Self { link, router: OnceCell::new(), runtime: Handle::current() }
+    pub(crate) fn new(link: Arc<AgentLink>, cwd: &str, is_owned: bool) -> Self {
+        Self { link, cwd: cwd.to_owned(), is_owned, runtime: Handle::current() }
     }
 
-    async fn router(&self) -> Result<&Arc<Router>> {
-        self.router.get_or_try_init(|| self.link.router()).await
+    /// Keeps a guard waiting, which ends everything in the sandbox when this process is gone.
+    async fn guard(&self) -> Result<()> {
+        let argv = [SHELL, "-c", GUARD, "sh", GUARD_TIMEOUT].map(str::to_owned).into();
+        let exec = self.router().await?.start(&ExecSpec { argv, ..ExecSpec::default() }).await?;
+        let mut input = Box::pin(exec.stdin());
+        while input.write_all(b"on\n").await.is_ok() {
+            sleep(GUARD_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    async fn router(&self) -> Result<Arc<Router>> {
+        self.link.router().await
     }
 
     async fn script(&self, script: &str, arguments: &[&str]) -> Result<Exec> {
@@ -67,10 +97,14 @@ pub(crate) fn no_python(operation: &'static str) -> Error {
     commands_alone(operation, Variant::MODAL, NEEDS_PYTHON)
 }
 
-/// Returns the id by which a terminal is known here: its size cannot be asked for.
-fn id_of(exec: &Exec, size: Option<PtySize>) -> String {
+/// Returns the id by which a program is known here. That of a terminal has its size, which cannot be asked for.
+fn id_of(exec: &Exec, size: Option<PtySize>, is_unlimited: bool) -> String {
     let id = exec.id();
-    size.map_or_else(|| id.to_owned(), |size| format!("{id}@{}x{}", size.columns, size.rows))
+    match size {
+        Some(size) => format!("{id}@{}x{}", size.columns, size.rows),
+        None if is_unlimited => format!("{id}{UNLIMITED}"),
+        None => id.to_owned(),
+    }
 }
 
 fn broken(operation: &'static str, cause: std::io::Error) -> Error {
@@ -111,9 +145,9 @@ impl ShellHost for ImageShell {
         _operation: &'static str,
         program: ShellProgram,
     ) -> Result<AttachedProgram> {
-        let ShellProgram { argv, env, stdin, terminal, .. } = program;
+        let ShellProgram { argv, env, stdin, terminal, limit, .. } = program;
         let env = env.into_iter().collect();
-        let spec = ExecSpec { argv, env, terminal, ..ExecSpec::default() };
+        let spec = ExecSpec { argv, env, terminal, limit, ..ExecSpec::default() };
         let exec = self.router().await?.start(&spec).await?;
         let stdout = exec.read(Stdio::Stdout).map_ok(|data| (0, data)).boxed();
         let output: ProgramOutput = match terminal {
@@ -123,17 +157,39 @@ impl ShellHost for ImageShell {
                 Box::pin(stream::select(stdout, stderr))
             }
         };
-        // Dropping the writer is the end of the input.
-        let writer = exec.stdin();
+        // A command without input has none by the script that starts it.
         let input: std::pin::Pin<Box<dyn tokio::io::AsyncWrite + Send>> =
-            if stdin { Box::pin(writer) } else { Box::pin(tokio::io::sink()) };
-        Ok(AttachedProgram { id: id_of(&exec, terminal), output, input })
+            if stdin { Box::pin(exec.stdin()) } else { Box::pin(tokio::io::sink()) };
+        Ok(AttachedProgram { id: id_of(&exec, terminal, limit.is_none()), output, input })
     }
 
     async fn status(&self, id: &str) -> Option<i64> {
-        let id = id.split('@').next().unwrap_or(id);
-        let exec = self.router().await.ok()?.exec(id);
-        exec.wait().await.ok().map(|status| status_of(status).into())
+        let bare = id.split(['@', UNLIMITED]).next().unwrap_or(id);
+        let exec = self.router().await.ok()?.exec(bare);
+        let mut waiting = pin!(exec.wait());
+        let guarded = async {
+            if !self.is_owned || !id.ends_with(UNLIMITED) {
+                return pending().await;
+            }
+            sleep(GUARD_DELAY).await;
+            if let Err(error) = self.guard().await {
+                tracing::debug!(%error, "a command has no guard");
+            }
+            pending().await
+        };
+        let status = tokio::select! {
+            status = &mut waiting => status,
+            () = guarded => return None,
+        };
+        status.ok().map(|status| status_of(status).into())
+    }
+
+    fn reports_exits(&self) -> bool {
+        true
+    }
+
+    fn made_directory(&self) -> Option<&str> {
+        Some(&self.cwd)
     }
 
     async fn resize(&self, id: &str, size: PtySize) -> Result<()> {

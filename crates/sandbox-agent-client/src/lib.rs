@@ -241,6 +241,7 @@ impl AgentConnection {
                 terminal: is_set(terminal).then(PtySize::default),
                 label: Some(label),
                 as_root: false,
+                limit: None,
             };
             Some((kept, spawn))
         };

@@ -149,7 +149,7 @@ impl<R: AgentRoute> ResidentAgent<R> {
     }
 
     async fn connect(&self) -> Result<AgentConnection> {
-        self.read_environment().await?;
+        self.environment().await?;
         let nonce = random_hex(16);
         let AgentStreams { output, input, errors } =
             self.route.start(relay_arguments(&nonce, None)).await?;
@@ -163,7 +163,11 @@ impl<R: AgentRoute> ResidentAgent<R> {
         }
     }
 
-    async fn read_environment(&self) -> Result<&BTreeMap<String, String>> {
+    /// Returns the environment variables of the sandbox, which are read once. Starts no agent.
+    ///
+    /// # Errors
+    /// As [`AgentRoute::environment`].
+    pub async fn environment(&self) -> Result<&BTreeMap<String, String>> {
         self.environment
             .get_or_try_init(|| async {
                 let mut found = self.route.environment().await?;
@@ -173,7 +177,7 @@ impl<R: AgentRoute> ResidentAgent<R> {
             .await
     }
 
-    /// Returns the environment variables of the sandbox: none before the first connection.
+    /// Returns the environment variables of the sandbox: none before they were read.
     pub fn known_environment(&self) -> BTreeMap<String, String> {
         self.environment.get().cloned().unwrap_or_default()
     }

@@ -362,6 +362,7 @@ impl SandboxBase {
             terminal: None,
             label: None,
             as_root: false,
+            limit: None,
         };
         let exit = self.host.spawn(spec).await?.process.exit().await?;
         if exit.code == Some(0) {

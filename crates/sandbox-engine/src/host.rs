@@ -295,6 +295,8 @@ pub struct Spawn {
     pub label: Option<String>,
     /// Runs it as root of the sandbox. Only a host of sandboxes with the capability `command_root` is asked for that.
     pub as_root: bool,
+    /// The time limit that the caller watches. A host whose programs outlive this process ends the program some time after it.
+    pub limit: Option<Duration>,
 }
 
 /// A started program.

@@ -1,7 +1,8 @@
 //! Commands: programs that the host starts, each below a shell that reports its exit.
 //!
-//! A host reports the exit of a program when the program's streams have ended, which a background child can delay for ever.
-//! So the shell reports the exit on both streams, behind all output of the command.
+//! Most hosts report the exit of a program when the program's streams have ended, which a background child can delay for ever.
+//! So the shell reports the exit on both streams, behind all output of the command. Where the host
+//! [reports exits](ShellHost::reports_exits), the shell becomes the command instead, and nothing stays above it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +34,14 @@ const MAX_POLL_DELAY: Duration = Duration::from_secs(16);
 const POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Status of a process that SIGKILL has ended, and the longest delay until the end of its sandbox is known.
-const SIGKILL_STATUS: i32 = 137;
+const SIGKILL_STATUS: i64 = 137;
 const SANDBOX_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a command that has ended may be silent before the rest of its output counts as that of its background children.
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Unread output of a command that has ended, before its reader has to take some.
+const MAX_UNREAD_OUTPUT: usize = 16 << 20;
 
 /// Unread output that is kept of a command that has ended and of its background children.
 const MAX_KEPT_OUTPUT: usize = 2 << 20;
@@ -46,6 +53,8 @@ struct Starting {
     scanners: [SentinelScanner; 2],
     queues: [Arc<ByteQueue>; 2],
     on_terminal: bool,
+    /// The exit status that the host reports, where it reports one.
+    report: Option<oneshot::Receiver<Option<i64>>>,
     /// Standard output so far: a command can be faster than the report of its start.
     early: Vec<u8>,
 }
@@ -72,24 +81,42 @@ pub async fn start_command(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Sp
 async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     let word = random_hex(16);
     if let Some(attached) = shell.start_own(&spec, &word).await? {
-        let mut starting = Starting::new(attached, &word, false);
+        let mut starting = Starting::new(attached, &word, false, None);
         let identity = starting.expect(&**shell, &spec, "started").await?;
         return Ok(starting.into_spawned(shell, identity, spec.stdin));
     }
-    let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
+    let is_direct = shell.reports_exits() && spec.terminal.is_none();
+    let mut kind = match (spec.terminal.is_some(), is_direct, spec.stdin) {
+        (true, ..) => "terminal",
+        (_, true, true) => "direct-input",
+        (_, true, false) => "direct",
+        _ => "pipes",
+    }
+    .to_owned();
+    if shell.made_directory() == Some(&spec.cwd) {
+        kind.push('+');
+    }
     let limits = shell.open_files().map(|(soft, hard)| (soft.to_string(), hard.to_string()));
     let (soft, hard) = limits.unwrap_or_else(|| ("-".to_owned(), "-".to_owned()));
     let (first, second) = word.split_at(word.len() / 2);
-    let words = [SHELL, "-c", COMMAND, "sh", first, second, kind, &spec.cwd, &soft, &hard];
+    let words = [SHELL, "-c", COMMAND, "sh", first, second, &kind, &spec.cwd, &soft, &hard];
     let mut argv: Vec<String> = words.map(str::to_owned).into();
     argv.extend(spec.argv.iter().cloned());
     let env = spec.env.clone().into_iter().collect();
     let on_terminal = spec.terminal.is_some();
     let has_input = spec.stdin || on_terminal;
     let kept = spec.label.clone().map(|label| KeptProgram { label, word: word.clone() });
-    let program = ShellProgram { argv, env, stdin: has_input, terminal: spec.terminal, kept };
+    let program = ShellProgram {
+        argv,
+        env,
+        stdin: has_input,
+        terminal: spec.terminal,
+        limit: spec.limit,
+        kept,
+    };
     let attached = shell.start("start_command", program).await?;
-    let mut starting = Starting::new(attached, &word, on_terminal);
+    let report = is_direct.then(|| report_exit(shell, &attached.id));
+    let mut starting = Starting::new(attached, &word, on_terminal, report);
     if let Some(size) = spec.terminal {
         starting.expect(&**shell, &spec, "ready").await?;
         shell.resize(&starting.attached.id, size).await?;
@@ -99,6 +126,21 @@ async fn start_now(shell: &Arc<dyn ShellHost>, spec: Spawn) -> Result<Spawned> {
     }
     let identity = starting.expect(&**shell, &spec, "started").await?;
     Ok(starting.into_spawned(shell, identity, has_input))
+}
+
+/// Asks the host for the exit status of a program that runs, at once.
+fn report_exit(shell: &Arc<dyn ShellHost>, id: &str) -> oneshot::Receiver<Option<i64>> {
+    let (mut sender, report) = oneshot::channel();
+    let (own, id) = (Arc::clone(shell), id.to_owned());
+    shell.spawn(Box::pin(async move {
+        let status = tokio::select! {
+            status = own.status(&id) => status,
+            () = sender.closed() => return,
+        };
+        // The reader may be gone meanwhile.
+        let _ = sender.send(status);
+    }));
+    report
 }
 
 /// Takes over a command without a terminal that an earlier process has started, whose host has kept its output from the
@@ -120,17 +162,23 @@ pub async fn adopt_command(
         terminal: None,
         label: None,
         as_root: false,
+        limit: None,
     };
-    let mut starting = Starting::new(attached, word, false);
+    let mut starting = Starting::new(attached, word, false, None);
     let identity = starting.expect(&**shell, &spec, "started").await?;
     Ok(starting.into_spawned(shell, identity, has_input))
 }
 
 impl Starting {
-    fn new(attached: AttachedProgram, word: &str, on_terminal: bool) -> Self {
+    fn new(
+        attached: AttachedProgram,
+        word: &str,
+        on_terminal: bool,
+        report: Option<oneshot::Receiver<Option<i64>>>,
+    ) -> Self {
         let scanners = [SentinelScanner::new(word), SentinelScanner::new(word)];
         let queues = <[Arc<ByteQueue>; 2]>::default();
-        Self { attached, scanners, queues, on_terminal, early: Vec::new() }
+        Self { attached, scanners, queues, on_terminal, report, early: Vec::new() }
     }
 
     /// Starts to pass input and output on.
@@ -140,7 +188,7 @@ impl Starting {
         identity: ProcessIdentity,
         has_input: bool,
     ) -> Spawned {
-        let Self { attached, scanners, queues, on_terminal, early } = self;
+        let Self { attached, scanners, queues, on_terminal, report, early } = self;
         let process =
             Arc::new(ShellProcess { shell: Arc::clone(shell), identity, exit: Arc::default() });
         let AttachedProgram { id, output, input } = attached;
@@ -161,7 +209,7 @@ impl Starting {
             on_terminal,
             is_gone: false,
         };
-        shell.spawn(Box::pin(pump.run(command_input, early)));
+        shell.spawn(Box::pin(pump.run(command_input, early, report)));
         let [stdout, stderr] = queues.map(QueueReader);
         let terminal = on_terminal.then(|| ShellTerminal { shell: Arc::clone(shell), id });
         Spawned {
@@ -283,13 +331,21 @@ struct Pump {
 }
 
 impl Pump {
-    async fn run(mut self, input: CommandInput, early: Vec<u8>) {
+    async fn run(
+        mut self,
+        input: CommandInput,
+        early: Vec<u8>,
+        report: Option<oneshot::Receiver<Option<i64>>>,
+    ) {
         let exit = Arc::clone(&self.process.exit);
         let (shell, queues) = (Arc::clone(&self.process.shell), self.queues.clone());
         let output = async {
             self.add_output(&early, 0);
             self.add_output(b"", 1);
-            self.read_all().await;
+            match report {
+                Some(report) => self.read_with_exit(report).await,
+                None => self.read_all().await,
+            }
         };
         tokio::select! {
             ((), ()) = async { tokio::join!(output, input.forward(&exit)) } => {}
@@ -323,18 +379,55 @@ impl Pump {
         }
     }
 
+    /// Reads the output of a command whose exit the host reports. The exit is set behind the output of the command.
+    async fn read_with_exit(&mut self, mut report: oneshot::Receiver<Option<i64>>) {
+        let exit = Arc::clone(&self.process.exit);
+        let mut reported: Option<Option<i64>> = None;
+        loop {
+            tokio::select! {
+                biased;
+                chunk = self.output.next() => {
+                    let Some(Ok((stream, chunk))) = chunk else { break };
+                    self.add_output(&chunk, stream);
+                    let queue = Arc::clone(&self.queues[stream]);
+                    // The reader of a command that has ended may wait for the exit alone.
+                    while reported.is_none() || queue.waiting() > MAX_UNREAD_OUTPUT {
+                        tokio::select! {
+                            biased;
+                            () = queue.room() => break,
+                            _ = exit.ended() => break,
+                            status = &mut report, if reported.is_none() => {
+                                reported = Some(status.ok().flatten());
+                            }
+                        }
+                    }
+                }
+                status = &mut report, if reported.is_none() => {
+                    reported = Some(status.ok().flatten());
+                }
+                () = sleep(SILENCE_TIMEOUT), if reported.is_some() && !exit.has_ended() => {
+                    self.set_exit(reported.flatten());
+                }
+            }
+        }
+        self.end_output();
+        if !exit.has_ended() {
+            let status = match reported {
+                Some(status) => status,
+                None => report.await.ok().flatten(),
+            };
+            self.set_exit(status);
+        }
+    }
+
     async fn read_all(&mut self) {
         while let Some(Ok((stream, chunk))) = self.next_output().await {
             self.add_output(&chunk, stream);
             self.wait_for_room(stream).await;
         }
-        for (scanner, queue) in self.scanners.iter_mut().zip(&self.queues) {
-            queue.push(scanner.rest());
-            queue.end();
-        }
+        self.end_output();
         if !self.process.exit.has_ended() {
             let status = self.process.shell.status(&self.id).await;
-            let status = status.and_then(|status| i32::try_from(status).ok());
             // The command may have been killed with its sandbox.
             let shell = Arc::clone(&self.process.shell);
             if status == Some(SIGKILL_STATUS)
@@ -342,9 +435,22 @@ impl Pump {
             {
                 return self.process.exit.set(None);
             }
-            let exit = status.map(exit_of).or_else(|| self.process.exit.unreported());
-            self.process.exit.set(exit);
+            self.set_exit(status);
         }
+    }
+
+    fn end_output(&mut self) {
+        for (scanner, queue) in self.scanners.iter_mut().zip(&self.queues) {
+            queue.push(scanner.rest());
+            queue.end();
+        }
+    }
+
+    /// Sets the exit by the status that the host reports.
+    fn set_exit(&self, status: Option<i64>) {
+        let status = status.and_then(|status| i32::try_from(status).ok());
+        let exit = status.map(exit_of).or_else(|| self.process.exit.unreported());
+        self.process.exit.set(exit);
     }
 
     /// Passes output to the queue of its stream, and records a reported exit.

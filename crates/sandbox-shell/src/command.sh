@@ -1,8 +1,13 @@
 # Starts a command. Reports its process on standard error, or why it did not start, and its exit on both streams.
 #
-# $1 and $2 a secret word in two parts, so that no list of processes has it, $3 `pipes`, `terminal`, or `sized` for a terminal
-# that has its size, $4 the directory, $5 and $6 the soft and hard limit of open files or `-`; then the command.
-word=$1$2 kind=$3 directory=$4
+# $1 and $2 a secret word in two parts, so that no list of processes has it, $3 the kind, $4 the directory, $5 and $6 the soft
+# and hard limit of open files or `-`; then the command.
+#
+# The kinds: `pipes`; `terminal`, or `sized` for a terminal that has its size; `direct`, or `direct-input` with a standard input,
+# for a host that reports the exit itself, so that this shell becomes the command. A `+` at the end of a kind makes a directory
+# that is missing.
+word=$1$2 kind=${3%+} directory=$4
+[ "$kind" = "$3" ] && made= || made=yes
 # What this shell says itself, such as that the command was killed, is no output of the command.
 exec 3>&2 2>/dev/null
 # Runtimes do not always apply a container's limits to programs that are started later.
@@ -62,13 +67,23 @@ report_start() {
     echo "$word started $number ${20} $$" >&3
 }
 
-cd "$directory" 2>/dev/null || cannot 'find directory'
+cd "$directory" 2>/dev/null || {
+    [ "$made" ] && mkdir -p -- "$directory" && cd "$directory" || cannot 'find directory'
+}
 find_program "$1"
 if [ "$kind" = terminal ]; then
     # The size of the terminal is set before the command starts.
     echo "$word ready" >&3
     read -r line
 fi
+case $kind in direct*)
+    [ "$HOME" ] || export HOME=/root
+    report_start
+    [ "$kind" = direct-input ] || exec </dev/null
+    exec 2>&3 3>&-
+    exec "$@"
+    ;;
+esac
 # Signals to the whole session end only the command: this shell reports the exit.
 trap : HUP INT QUIT PIPE TERM USR1 USR2 ALRM
 (

@@ -21,6 +21,7 @@ pub mod text;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -41,9 +42,12 @@ pub use self::start::{check_arguments, not_started, parse_start};
 /// The shell of every image.
 pub const SHELL: &str = "/bin/sh";
 
-/// The script that starts a command. Its arguments: the two halves of a secret word; `pipes`, `terminal` for a terminal whose
-/// size is set before a line is written to it, or `sized` for one that has its size; the working directory; the soft and the
-/// hard limit of open files, or `-`; then the command.
+/// The script that starts a command. Its arguments: the two halves of a secret word; the kind; the working directory; the soft
+/// and the hard limit of open files, or `-`; then the command.
+///
+/// The kinds: `pipes`; `terminal` for a terminal whose size is set before a line is written to it, or `sized` for one that has
+/// its size; `direct`, or `direct-input` with a standard input, where the host reports the exit itself. A `+` at the end makes a
+/// directory that is missing.
 pub const COMMAND: &str = include_str!("command.sh");
 
 /// The script that sends a signal. Its arguments: the signal; `alone`, `tree` or `leader`; the process, its start, and the
@@ -61,6 +65,8 @@ pub struct ShellProgram {
     pub stdin: bool,
     /// The size of a terminal that replaces the pipes and controls a session of its own.
     pub terminal: Option<PtySize>,
+    /// The time limit that the caller watches, for a host that can end a program whose caller is gone.
+    pub limit: Option<Duration>,
     /// Set for a command that a later process may find, where the host can keep it.
     pub kept: Option<KeptProgram>,
 }
@@ -169,6 +175,17 @@ pub trait ShellHost: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the exit status of a program whose streams have ended, once the host reports the status.
     async fn status(&self, id: &str) -> Option<i64>;
+
+    /// Returns true where [`ShellHost::status`] can be called while a program runs, and answers when the program itself has
+    /// ended, even though its background children hold its streams. Then no shell stays above a command.
+    fn reports_exits(&self) -> bool {
+        false
+    }
+
+    /// Returns the directory that a command makes when it is missing, if there is one.
+    fn made_directory(&self) -> Option<&str> {
+        None
+    }
 
     /// Sets the size of a program's terminal.
     ///

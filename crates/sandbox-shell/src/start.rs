@@ -83,6 +83,7 @@ mod tests {
             terminal: None,
             label: None,
             as_root: false,
+            limit: None,
         }
     }
 

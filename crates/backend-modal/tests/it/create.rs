@@ -157,10 +157,14 @@ async fn failed_creates_say_why_and_leave_nothing() {
     assert!(error.hint().unwrap().contains("limits"), "{error:?}");
     let error = fail(Code::PermissionDenied).await;
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
-    // The sandbox is made, and its agent cannot be started.
+    // The sandbox is made, and cannot be looked at.
     bench.service.fault("TaskExecStart", FaultKind::Refused(Code::InvalidArgument), 1);
-    let error = bench.builder().create().await.map(drop).unwrap_err();
+    let error = bench.builder().image("python:3.13").create().await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+    let made = bench.builder().working_dir("/proc/none").create().await;
+    let error = made.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+    assert!(error.message().contains("/proc/none"), "{error}");
     bench.assert_nothing_left().await;
 }
 

@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
+mod ahead;
 mod clients;
 mod create;
 mod faults;
 mod life;
+
 mod plain_images;
 mod programs;
 mod resident;

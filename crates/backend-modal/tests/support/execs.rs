@@ -22,7 +22,8 @@ pub(crate) struct Exec {
     pub(crate) argv: Vec<String>,
     pub(super) stdout: Arc<Output>,
     pub(super) stderr: Arc<Output>,
-    control: Option<Arc<dyn CommandControl>>,
+    /// Dropped with the end of the program, whose process is kept by it.
+    control: Mutex<Option<Arc<dyn CommandControl>>>,
     /// Bytes of standard input that were written so far.
     written: AsyncMutex<u64>,
     input_closed: Mutex<bool>,
@@ -63,7 +64,7 @@ impl Exec {
             argv: request.command_args.clone(),
             stdout: Arc::default(),
             stderr: Arc::default(),
-            control,
+            control: Mutex::new(control),
             written: AsyncMutex::new(0),
             input_closed: Mutex::new(false),
             exit: watch::Sender::new(None),
@@ -111,6 +112,7 @@ impl Exec {
     fn finish(&self, exit: Option<ExitStatus>) {
         self.stdout.close();
         self.stderr.close();
+        self.control.lock().unwrap().take();
         self.exit.send_if_modified(|known| {
             let is_news = known.is_none();
             known.get_or_insert(exit);
@@ -153,7 +155,8 @@ impl Exec {
         let known = usize::try_from(*written - offset).unwrap().min(data.len());
         data = data.split_off(known);
         let ended = |error: sandbox_core::Error| Status::failed_precondition(error.to_string());
-        let Some(control) = &self.control else {
+        let control = self.control.lock().unwrap().clone();
+        let Some(control) = control else {
             return Err(Status::failed_precondition("the program has ended"));
         };
         let count = data.len() as u64;

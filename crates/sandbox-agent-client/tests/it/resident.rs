@@ -70,6 +70,7 @@ impl Place {
             terminal: None,
             label: label.map(str::to_owned),
             as_root: false,
+            limit: None,
         }
     }
 

@@ -98,6 +98,7 @@ impl TestBox {
             terminal: None,
             label: None,
             as_root: false,
+            limit: None,
         }
     }
 }

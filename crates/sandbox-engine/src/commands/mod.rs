@@ -151,6 +151,7 @@ impl Commands {
             terminal: request.pty,
             label: request.background.then(|| kept.label()),
             as_root: request.as_root,
+            limit: request.timeout,
         };
         let started = Instant::now();
         let spawning = self.host.spawn(spec);

@@ -527,6 +527,7 @@ async fn is_gone(host: &dyn ProcessHost) -> bool {
         terminal: None,
         label: None,
         as_root: false,
+        limit: None,
     };
     match timeout(HOST_PROBE_TIMEOUT, host.spawn(ask)).await {
         Ok(answer) => answer.is_err_and(|error| error.kind() == ErrorKind::Terminated),

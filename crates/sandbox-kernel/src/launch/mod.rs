@@ -239,6 +239,7 @@ impl KernelLauncher {
             terminal: None,
             label: None,
             as_root: false,
+            limit: None,
         };
         let forked = match self.fork_server.as_ref().filter(|_| *may_fork) {
             Some(source) => source.fork(&program).await.map_err(|error| {
