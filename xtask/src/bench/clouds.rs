@@ -13,10 +13,11 @@ use sandbox_test_server::cloudflare::{CloudflareServer, Generation, KEY as CLOUD
 use sandbox_test_server::daytona::{DaytonaServer, KEY, Options};
 use tokio::runtime::Runtime;
 
+use crate::bare::{Bare, Http, Modal};
 use crate::interleaved::InterleavedBaseline;
 use crate::modal_service::{Service, TOKEN_ID, TOKEN_SECRET};
 use crate::row::{Bar, Row, Yardstick};
-use crate::sample::{Measured, compare, settle, since, text};
+use crate::sample::{Measured, compare, compare_above, settle, since, text};
 use crate::setup::Setup;
 
 const SCRIPT: &str = include_str!("clouds.py");
@@ -31,6 +32,8 @@ struct Provider {
     variables: Vec<(&'static str, String)>,
     /// The interpreter with its official client.
     python: PathBuf,
+    /// Its exchanges without a client.
+    bare: Bare,
     /// Held as long as it serves.
     _server: Box<dyn std::any::Any>,
 }
@@ -44,7 +47,7 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     };
     let mut rows = Vec::new();
     for provider in
-        [daytona(&runtime).await, modal(), cloudflare(&runtime).await, e2b(&runtime).await]
+        [daytona(&runtime).await, modal().await, cloudflare(&runtime).await, e2b(&runtime).await]
     {
         match provider {
             Ok(provider) => rows.extend(provider_rows(setup, &provider).await),
@@ -72,22 +75,31 @@ async fn daytona(runtime: &Runtime) -> Measured<Provider> {
     let server = starting.await.map_err(text)?.map_err(text)?;
     let variables =
         vec![("DAYTONA_API_KEY", KEY.to_owned()), ("DAYTONA_API_URL", server.api_url())];
+    let bare = Http::new(&server.api_url(), "authorization", &format!("Bearer {KEY}"))?;
     Ok(Provider {
         name: "daytona",
         variables,
         python: python("daytona")?,
+        bare: Bare::Daytona(bare),
         _server: Box::new(server),
     })
 }
 
-fn modal() -> Measured<Provider> {
+async fn modal() -> Measured<Provider> {
     let service = Service::start();
+    let bare = Modal::connect(&service.url, Arc::clone(&service.state)).await?;
     let variables = vec![
         ("MODAL_TOKEN_ID", TOKEN_ID.to_owned()),
         ("MODAL_TOKEN_SECRET", TOKEN_SECRET.to_owned()),
         ("MODAL_SERVER_URL", service.url.clone()),
     ];
-    Ok(Provider { name: "modal", variables, python: python("modal")?, _server: Box::new(service) })
+    Ok(Provider {
+        name: "modal",
+        variables,
+        python: python("modal")?,
+        bare: Bare::Modal(bare),
+        _server: Box::new(service),
+    })
 }
 
 /// The stable generation of the bridge, which is the one that the client speaks.
@@ -98,10 +110,12 @@ async fn cloudflare(runtime: &Runtime) -> Measured<Provider> {
         ("CLOUDFLARE_SANDBOX_BASE_URL", server.url()),
         ("CLOUDFLARE_SANDBOX_API_KEY", CLOUDFLARE_KEY.to_owned()),
     ];
+    let bare = Http::new(&server.url(), "authorization", &format!("Bearer {CLOUDFLARE_KEY}"))?;
     Ok(Provider {
         name: "cloudflare",
         variables,
         python: python("openai_agents")?,
+        bare: Bare::Cloudflare(bare),
         _server: Box::new(server),
     })
 }
@@ -112,10 +126,18 @@ async fn e2b(runtime: &Runtime) -> Measured<Provider> {
     });
     let server = starting.await.map_err(text)?.map_err(text)?;
     let variables = server.environment().into();
-    Ok(Provider { name: "e2b", variables, python: python("e2b")?, _server: Box::new(server) })
+    let bare = Http::new(&server.url(), "x-api-key", server.api_key().expose())?;
+    Ok(Provider {
+        name: "e2b",
+        variables,
+        python: python("e2b")?,
+        bare: Bare::E2b(bare),
+        _server: Box::new(server),
+    })
 }
 
-/// Measures one provider. The figures have the server in them, which is the same for both sides.
+/// Measures one provider. A create and a command are what is above the bare exchange; a transfer is whole, with the server
+/// in it, which is the same for both sides.
 async fn provider_rows(setup: &Setup, provider: &Provider) -> Vec<Row> {
     let mut configuration = Configuration::new();
     for (name, value) in &provider.variables {
@@ -127,12 +149,12 @@ async fn provider_rows(setup: &Setup, provider: &Provider) -> Vec<Row> {
     }
     vec![
         Row::compared(
-            &format!("{name}: create and first command"),
+            &format!("{name}: create and first command, above the exchange"),
             create(setup, provider).await,
             Bar::Ratio(0.5),
         ),
         Row::compared(
-            &format!("{name}: warm command"),
+            &format!("{name}: warm command, above the exchange"),
             command(setup, provider).await,
             Bar::Ratio(0.5),
         ),
@@ -178,7 +200,16 @@ async fn create(setup: &Setup, provider: &Provider) -> Measured<(f64, Yardstick)
         sandbox.terminate().await.map_err(text)?;
         Ok(took)
     };
-    compare(setup.slow_samples(), CLIENT, ours, async || theirs.sample()).await
+    let bare = async || {
+        settle().await;
+        let began = Instant::now();
+        let made = provider.bare.create().await?;
+        provider.bare.command(&made).await?;
+        let took = since(began);
+        provider.bare.end(made).await?;
+        Ok(took)
+    };
+    compare_above(setup.slow_samples(), CLIENT, ours, async || theirs.sample(), bare).await
 }
 
 async fn command(setup: &Setup, provider: &Provider) -> Measured<(f64, Yardstick)> {
@@ -189,7 +220,16 @@ async fn command(setup: &Setup, provider: &Provider) -> Measured<(f64, Yardstick
         echo(&sandbox).await?;
         Ok(since(began))
     };
-    compare(setup.samples(), CLIENT, ours, async || theirs.sample()).await
+    let made = provider.bare.create().await?;
+    let bare = async || {
+        let began = Instant::now();
+        provider.bare.command(&made).await?;
+        Ok(since(began))
+    };
+    let measured =
+        compare_above(setup.samples(), CLIENT, ours, async || theirs.sample(), bare).await;
+    provider.bare.end(made).await?;
+    measured
 }
 
 async fn upload(setup: &Setup, provider: &Provider) -> Measured<(f64, Yardstick)> {

@@ -4,6 +4,7 @@
 //! counts. Started by `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table goes to the terminal")]
 
+mod bare;
 mod clouds;
 mod codec;
 mod commands;

@@ -47,22 +47,39 @@ pub(crate) fn apart<T, U>(measured: Measured<(T, U)>) -> (Measured<T>, Measured<
 
 /// Ours against a yardstick: samples take turns, each round gives a ratio of medians, the best round counts.
 pub(crate) async fn compare(
+    how_often: (usize, usize),
+    yardstick_name: &'static str,
+    ours: impl AsyncFnMut() -> Measured,
+    yardstick: impl AsyncFnMut() -> Measured,
+) -> Measured<(f64, Yardstick)> {
+    compare_above(how_often, yardstick_name, ours, yardstick, async || Ok(0.0)).await
+}
+
+/// The same, of the time that each takes above a floor, which takes turns with them.
+pub(crate) async fn compare_above(
     (samples, rounds): (usize, usize),
     yardstick_name: &'static str,
     mut ours: impl AsyncFnMut() -> Measured,
     mut yardstick: impl AsyncFnMut() -> Measured,
+    mut floor: impl AsyncFnMut() -> Measured,
 ) -> Measured<(f64, Yardstick)> {
     // The first of each pays for what all others find done.
     ours().await?;
     yardstick().await?;
+    floor().await?;
     let mut best: Option<(f64, Yardstick)> = None;
     for _ in 0..rounds {
-        let (mut here, mut there) = (Vec::new(), Vec::new());
+        let (mut here, mut there, mut below) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..samples {
             here.push(ours().await?);
             there.push(yardstick().await?);
+            below.push(floor().await?);
         }
-        let (here, value) = (median(&mut here), median(&mut there));
+        let below = median(&mut below);
+        let (here, value) = (median(&mut here) - below, median(&mut there) - below);
+        if value <= 0.0 {
+            return Err(format!("{yardstick_name} takes nothing above {below:.3} ms"));
+        }
         let ratio = here / value;
         if best.is_none_or(|(_, before)| ratio < before.ratio) {
             best = Some((here, Yardstick { name: yardstick_name, value, ratio }));
@@ -144,6 +161,17 @@ mod tests {
         let (value, yardstick) = compare((2, 3), "other", next, other).await.unwrap();
         assert_eq!((value, yardstick.value, yardstick.ratio), (2.0, 4.0, 0.5));
         assert_eq!(turns, 7);
+    }
+
+    #[tokio::test]
+    async fn both_are_taken_above_the_floor() {
+        let measured =
+            compare_above((2, 1), "other", async || Ok(3.0), async || Ok(6.0), async || Ok(2.0));
+        let (value, yardstick) = measured.await.unwrap();
+        assert_eq!((value, yardstick.value, yardstick.ratio), (1.0, 4.0, 0.25));
+        let low =
+            compare_above((1, 1), "other", async || Ok(3.0), async || Ok(1.0), async || Ok(2.0));
+        assert!(low.await.is_err());
     }
 
     #[test]

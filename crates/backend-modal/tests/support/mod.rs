@@ -5,10 +5,10 @@
 
 #[path = "../../src/router_wire.rs"]
 #[expect(dead_code, unused_macros, unused_imports, reason = "the backend uses the rest")]
-mod router_wire;
+pub(crate) mod router_wire;
 #[path = "../../src/wire.rs"]
 #[expect(dead_code, unused_macros, unused_imports, reason = "the backend uses the rest")]
-mod wire;
+pub(crate) mod wire;
 
 mod cells;
 mod control;

@@ -34,6 +34,7 @@ mod target;
 mod test;
 
 use std::io;
+use std::num::NonZero;
 use std::time::Duration;
 
 use code_sandboxes::wait_for_transfers;
@@ -51,6 +52,9 @@ use stop::StopMode;
 
 /// Maximum time to remove the files of an interrupted copy.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Most threads of a program that serves many clients.
+const MAX_SERVING_THREADS: usize = 8;
 
 /// Environment variable that selects what is logged, as in other Rust programs.
 const LOG_VARIABLE: &str = "RUST_LOG";
@@ -92,7 +96,7 @@ pub(crate) fn execute(cli: Cli) -> u8 {
     status
 }
 
-/// Makes the runtime: two threads for what serves many clients, and otherwise one, which starts faster.
+/// Makes the runtime: one thread, which starts fastest, and more for what serves many clients.
 fn runtime(command: &Command) -> io::Result<Runtime> {
     match command {
         #[cfg(feature = "serve")]
@@ -104,8 +108,12 @@ fn runtime(command: &Command) -> io::Result<Runtime> {
     }
 }
 
+/// Half of the processors are for sandboxes and clients. A thread that finds work wakes another one to look for more, which
+/// costs each short request time, so there is no second one below four processors.
 fn for_many() -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build()
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = (processors / 2).clamp(1, MAX_SERVING_THREADS);
+    Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
 /// Runs a command until it is done or this process is asked to end. Dropping the command ends its sandbox.

@@ -18,7 +18,7 @@ use sandbox_core::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, Interval, interval_at, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use super::app::{AnySandbox, has_token, may_reach_ports, unauthorized};
 use super::error::{ApiError, message_of};
@@ -160,46 +160,44 @@ struct Lines {
     record: Arc<Record>,
     events: EventStream,
     decoders: [Utf8Decoder; 2],
-    ticks: Interval,
     over: bool,
     /// The context of the run and its number, as clients were told.
     announced: (String, u64),
 }
 
 async fn lines(record: Arc<Record>, events: EventStream) -> Response {
-    let ticks = interval_at(Instant::now() + KEEPALIVE, KEEPALIVE);
     let (decoders, announced) = Default::default();
-    let state = Lines { record, events, decoders, ticks, over: false, announced };
-    let pieces = Box::pin(stream::unfold(state, |mut state| async move {
-        while !state.over {
-            let piece = tokio::select! {
-                event = state.events.next() => {
-                    state.ticks.reset();
-                    match event {
-                        Some(event) => state.show(event),
-                        None => { state.over = true; Vec::new() }
-                    }
-                }
-                _ = state.ticks.tick() => line(&json!({ "type": "keepalive" })),
-            };
-            if !piece.is_empty() {
-                return Some((Bytes::from(piece), state));
-            }
+    let mut lines = Lines { record, events, decoders, over: false, announced };
+    // One timer for the head and for signs of life: each that is set costs a short run a call to the kernel.
+    let mut timer = Box::pin(sleep(HEAD_DELAY));
+    let mut first = Vec::new();
+    // The client wakes up once for a short run: its lines go with the head of the answer, which tells their length.
+    for _ in 0..MAX_HEAD_LINES {
+        tokio::select! {
+            biased;
+            piece = lines.next() => match piece {
+                Some(piece) => first.extend(piece),
+                None => break,
+            },
+            () = &mut timer => break,
         }
-        None
-    }));
-    // A short run has its end among the first lines, and is asked for more afterwards.
-    let mut pieces = pieces.fuse();
-    // The client wakes up once for a short run: its head goes with its lines.
-    let (until, mut first) = (Instant::now() + HEAD_DELAY, Vec::new());
-    while first.len() < MAX_HEAD_LINES
-        && let Ok(Some(piece)) = timeout_at(until, pieces.next()).await
-    {
-        first.push(piece);
     }
-    let first = (!first.is_empty()).then(|| Bytes::from(first.concat()));
-    let pieces = stream::iter(first).chain(pieces).map(Ok::<_, Infallible>);
-    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pieces)).into_response()
+    let body = if lines.over {
+        Body::from(first)
+    } else {
+        let rest = stream::unfold((lines, timer), |(mut lines, mut timer)| async move {
+            timer.as_mut().reset(Instant::now() + KEEPALIVE);
+            let piece = tokio::select! {
+                biased;
+                piece = lines.next() => piece?,
+                () = &mut timer => line(&json!({ "type": "keepalive" })),
+            };
+            Some((Bytes::from(piece), (lines, timer)))
+        });
+        let first = (!first.is_empty()).then(|| Bytes::from(first));
+        Body::from_stream(stream::iter(first).chain(rest).map(Ok::<_, Infallible>))
+    };
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
 
 fn line(value: &Value) -> Vec<u8> {
@@ -209,6 +207,23 @@ fn line(value: &Value) -> Vec<u8> {
 }
 
 impl Lines {
+    /// Returns what the next events are for the client; `None` after the last one. Dropping the future loses no event.
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        while !self.over {
+            let piece = match self.events.next().await {
+                Some(event) => self.show(event),
+                None => {
+                    self.over = true;
+                    Vec::new()
+                }
+            };
+            if !piece.is_empty() {
+                return Some(piece);
+            }
+        }
+        None
+    }
+
     /// Translates one event.
     fn show(&mut self, event: Event) -> Vec<u8> {
         let Event { timestamp, kind, .. } = event;

@@ -81,7 +81,7 @@ pub(super) fn router(app: Arc<App>, others: Router) -> Router {
         .route("/contexts", get(interpreter::list_contexts).post(interpreter::create_context))
         .route("/contexts/{id}", delete(interpreter::delete_context))
         .route("/contexts/{id}/restart", post(interpreter::restart_context));
-    control_plane
+    let routes = control_plane
         .merge(envd)
         .merge(code)
         // Behind the choice of the sandbox: a program in a sandbox may have the same routes.
@@ -89,9 +89,12 @@ pub(super) fn router(app: Arc<App>, others: Router) -> Router {
         .fallback(no_route)
         .layer(DefaultBodyLimit::max(envelope::MAX_MESSAGE))
         .layer(from_fn_with_state(Arc::clone(&app), body_timeout::limit))
-        .layer(from_fn_with_state(Arc::clone(&app), app::route))
-        .layer(from_fn_with_state(Arc::clone(&app), faults::inject))
-        .with_state(app)
+        .layer(from_fn_with_state(Arc::clone(&app), app::route));
+    let routes = match &app.faults {
+        Some(_) => routes.layer(from_fn_with_state(Arc::clone(&app), faults::inject)),
+        None => routes,
+    };
+    routes.with_state(app)
 }
 
 /// The health of a sandbox, of its code interpreter, or of the server. It needs no key.
