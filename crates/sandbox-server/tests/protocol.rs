@@ -605,3 +605,53 @@ async fn a_refused_upload_has_its_answer_while_its_body_is_sent() {
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     server.shutdown().await;
 }
+
+#[tokio::test]
+async fn the_lines_of_a_run_come_with_it_and_a_short_one_tells_its_length() {
+    let (server, _) = server().await;
+    let sandbox = create(&server).await;
+    let run = async |code: &str| {
+        let fields = [
+            ("e2b-sandbox-id", sandbox.0.as_str()),
+            ("e2b-sandbox-port", "49999"),
+            ("x-access-token", sandbox.1.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let body = json!({ "code": code }).to_string();
+        let stream = TcpStream::connect(server.address()).await.expect("a server");
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("a server");
+        tokio::spawn(connection);
+        let request = request("POST", "/execute", &fields, body.as_bytes());
+        let mut response = sender.send_request(request).await.expect("an answer").into_body();
+        let length = hyper::body::Body::size_hint(&response).exact();
+        let (mut pieces, mut all) = (0, Vec::new());
+        while let Some(frame) = response.frame().await {
+            pieces += 1;
+            all.extend(frame.expect("an answer").into_data().expect("data"));
+        }
+        let lines = String::from_utf8(all).expect("text");
+        let lines: Vec<Value> =
+            lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        (length, pieces, lines)
+    };
+    let last = |lines: &[Value]| lines.last().expect("an end")["type"].clone();
+
+    let (length, _, lines) = run("1+1").await;
+    assert!(length.is_some_and(|length| length > 0));
+    assert_eq!((&lines[1]["text"], last(&lines)), (&json!("2"), json!("end_of_execution")));
+
+    // What is slow, and what is much, comes while it runs.
+    let slow = "import time\nfor n in range(3):\n    print(n, flush=True)\n    time.sleep(0.2)";
+    let (length, pieces, lines) = run(slow).await;
+    assert_eq!(length, None);
+    assert!(pieces >= 3, "{pieces} pieces");
+    let text: String = lines.iter().filter_map(|line| line["text"].as_str()).collect();
+    assert_eq!((&*text, last(&lines)), ("0\n1\n2\n", json!("end_of_execution")));
+
+    let many = "for n in range(40):\n    display(n)";
+    let (_, _, lines) = run(many).await;
+    let shown = lines.iter().filter(|line| line["type"] == "result").count();
+    assert_eq!((shown, last(&lines)), (40, json!("end_of_execution")));
+    server.shutdown().await;
+}
