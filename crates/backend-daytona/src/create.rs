@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, pin_mut};
-use sandbox_cloud::http::{lines, within_deadline};
+use sandbox_cloud::http::lines;
 use sandbox_cloud::{
-    Cancellation, Connections, CreateGuard, CreateLocks, RemoteLifetime, create_or_find,
+    Backoff, Cancellation, Connections, CreateGuard, CreateLocks, RemoteLifetime, create_or_find,
 };
 use sandbox_core::{
     CallContext, Effect, Error, ErrorKind, FailureKind, Result, Retry, resolve_directory,
@@ -20,10 +20,6 @@ use crate::error::LEFT_BEHIND;
 use crate::plan::{OWNED_EXPIRY, Plan};
 use crate::remote::{Handle, RemoteSandbox};
 use crate::wire::Sandbox;
-
-/// Interval of polls of a sandbox that starts: the first, and the longest.
-const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lines of a build's log that an error has.
 const MAX_LOG_LINES: usize = 20;
@@ -113,7 +109,7 @@ pub(crate) async fn until_started(
     has_build: bool,
 ) -> Result<()> {
     let started = Instant::now();
-    let mut interval = MIN_POLL_INTERVAL;
+    let mut backoff = Backoff::new(timeout);
     let log = BuildLog::default();
     let mut reading = None;
     let reader = AbortOnDrop::default();
@@ -150,16 +146,14 @@ pub(crate) async fn until_started(
             }
             _ => {}
         }
-        if started.elapsed() > timeout || !within_deadline(call, interval) {
+        tracing::info!(id = sandbox.id, seconds, state, "the sandbox is starting");
+        if !backoff.wait(call).await {
             let message =
                 format!("the sandbox was not usable after {seconds:.0} s: it is {state:?}");
             return Err(Error::new(ErrorKind::Timeout, "create", message).with_hint(
                 "try again, or wait longer: the provider option `start_timeout`, in seconds",
             ));
         }
-        tracing::info!(id = sandbox.id, seconds, state, "the sandbox is starting");
-        tokio::time::sleep(interval).await;
-        interval = (interval * 2).min(MAX_POLL_INTERVAL);
         match api.sandbox(call, "create", &sandbox.id).await {
             Ok(found) => handle.update(found),
             Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_cloud::{Connections, Remote as _, check_lifetime};
+use sandbox_cloud::{Backoff, Connections, Remote as _, check_lifetime};
 use sandbox_core::{
     CallContext, Capabilities, CodeOps, CommandOps, CreateSpec, Effect, Error, ErrorKind, FileOps,
     Instance, Life, LogStream, MAX_DURATION, Metrics, PackageOps, PortOps, Result, SandboxId,
@@ -26,9 +26,8 @@ use crate::interpreter::Interpreter;
 use crate::remote::{self, Handle};
 use sandbox_shell::ShellCommands;
 
-/// Polls of a state that the API changes, and the pause between them.
-const MAX_POLLS: u32 = 600;
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Time for a change that the API makes after its answer.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Commands, files and packages.
 type Programs = StandardInstance<DaytonaHooks>;
@@ -132,7 +131,8 @@ impl DaytonaInstance {
         wanted: &[&str],
     ) -> Result<()> {
         let api = self.handle.factory.api(operation)?;
-        for _ in 0..MAX_POLLS {
+        let mut backoff = Backoff::new(CHANGE_TIMEOUT);
+        loop {
             let found = api.sandbox(call, operation, &self.handle.local_id()).await?;
             let state = found.state.clone().unwrap_or_default();
             let reason = found.error_reason.clone();
@@ -145,7 +145,9 @@ impl DaytonaInstance {
                 let message = format!("the service could not {operation} the sandbox: {why}");
                 return Err(Error::new(ErrorKind::Unavailable, operation, message));
             }
-            tokio::time::sleep(POLL_INTERVAL).await;
+            if !backoff.wait(call).await {
+                break;
+            }
         }
         Err(Error::new(ErrorKind::Timeout, operation, "the service has not finished in time")
             .with_effect(Effect::Unknown))
@@ -373,7 +375,8 @@ impl SnapshotOps for DaytonaInstance {
         }
         api.create_snapshot(call, &self.handle.local_id(), name).await?;
         self.until_state(call, operation, &["started", "stopped", "paused"]).await?;
-        for _ in 0..MAX_POLLS {
+        let mut backoff = Backoff::new(CHANGE_TIMEOUT);
+        loop {
             let all = api.snapshots(call, operation).await?;
             match all.into_iter().find(|snapshot| snapshot.name == name) {
                 Some(found) if found.state.as_deref() == Some("error") => {
@@ -386,7 +389,10 @@ impl SnapshotOps for DaytonaInstance {
                     let sandbox_id = remote::info(&self.handle).id;
                     return Ok(SnapshotInfo { sandbox_id, ..describe::snapshot(&found) });
                 }
-                _ => tokio::time::sleep(POLL_INTERVAL).await,
+                _ => {}
+            }
+            if !backoff.wait(call).await {
+                break;
             }
         }
         Err(Error::new(ErrorKind::Timeout, operation, "the service has not finished in time")

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
+use sandbox_cloud::Backoff;
 use sandbox_core::{CallContext, Error, ErrorKind, Result};
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
 use crate::api::Api;
 
-/// Polls of a volume that is being made, and the pause between them.
-const MAX_POLLS: u32 = 240;
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Time for a volume that is being made.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Replaces the name of each volume by its id. A volume that does not exist is made.
 ///
@@ -48,21 +47,24 @@ async fn find_or_make(api: &Api, call: &CallContext, name: &str) -> Result<Strin
             Err(error) => api.volume(call, name).await?.ok_or(error)?,
         },
     };
-    for _ in 0..MAX_POLLS {
+    let mut backoff = Backoff::new(READY_TIMEOUT);
+    loop {
         match found.state.as_str() {
             "error" | "deleting" | "pending_delete" | "deleted" => {
                 let why = found.error_reason.unwrap_or(found.state);
                 let message = format!("the volume {name:?} cannot be used: {why}");
                 return Err(Error::new(ErrorKind::Unavailable, "create", message));
             }
-            "creating" | "pending_create" => sleep(POLL_INTERVAL).await,
+            "creating" | "pending_create" => {}
             _ => return Ok(found.id),
+        }
+        if !backoff.wait(call).await {
+            let message = format!("the volume {name:?} was not ready in time");
+            return Err(Error::new(ErrorKind::Timeout, "create", message));
         }
         found = api.volume(call, name).await?.ok_or_else(|| {
             let message = format!("the volume {name:?} vanished while it was made");
             Error::new(ErrorKind::NotFound, "create", message)
         })?;
     }
-    let message = format!("the volume {name:?} was not ready in time");
-    Err(Error::new(ErrorKind::Timeout, "create", message))
 }

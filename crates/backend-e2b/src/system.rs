@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sandbox_agent_client::parse_environment;
-use sandbox_core::{Error, ErrorKind, Metrics, Result};
+use sandbox_cloud::Backoff;
+use sandbox_core::{CallContext, Error, ErrorKind, Metrics, Result};
 use sandbox_engine::system_packages;
 
 use crate::envd::{Envd, Output, StartProcess};
@@ -31,9 +32,6 @@ exec python3 -m pip install --no-input --disable-pip-version-check "$@""#;
 /// Status of [`PYTHON`] and [`PIP`] where there is no Python.
 const NO_PYTHON: i32 = 96;
 
-/// Interval of attempts to reach a sandbox that was just created.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
-
 const INSTALL: &str = "install_packages";
 const MAX_NAMES: usize = 1000;
 
@@ -46,14 +44,12 @@ pub(crate) async fn working_directory(
     wanted: Option<&str>,
     limit: Duration,
 ) -> Result<String> {
-    let end = tokio::time::Instant::now() + limit;
+    let (call, mut backoff) = (CallContext::new(), Backoff::new(limit));
     let output = loop {
         match envd.run("create", DIRECTORY, &[wanted.unwrap_or_default()]).await {
             Ok(output) => break output,
-            Err(error) if !is_starting(&error) || tokio::time::Instant::now() >= end => {
-                return Err(error);
-            }
-            Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
+            Err(error) if !is_starting(&error) || !backoff.wait(&call).await => return Err(error),
+            Err(_) => {}
         }
     };
     let path = output.text();

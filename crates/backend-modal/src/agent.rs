@@ -14,22 +14,17 @@ use futures_util::StreamExt as _;
 use sandbox_agent_client::{
     AgentRoute, AgentStreams, ResidentAgent, START_PYTHON, parse_environment,
 };
-use sandbox_cloud::Connections;
+use sandbox_cloud::{Backoff, Connections};
 use sandbox_core::{CallContext, Error, ErrorKind, FailureKind, Result, Retry};
 use sandbox_engine::background_runtime;
 use sandbox_shell::SHELL;
 use tokio::sync::OnceCell;
-use tokio::time::{Instant, sleep};
 
 use crate::client_factory::ApiFactory;
 use crate::error::describe_end;
 use crate::router::{Exec, ExecSpec, Router};
 use crate::router_wire::Stdio;
 use crate::wire::CommandRouterAccess;
-
-/// Pauses between questions whether a sandbox runs.
-const MIN_POLL: Duration = Duration::from_millis(50);
-const MAX_POLL: Duration = Duration::from_secs(1);
 
 /// Bytes of an agent's standard error that an error may quote.
 const MAX_STDERR: usize = 4 << 10;
@@ -145,7 +140,7 @@ impl ModalRoute {
     /// Waits until the sandbox has a task.
     async fn await_task(&self) -> Result<String> {
         let (api, call) = (self.factory.api()?, CallContext::new());
-        let (started, mut pause) = (Instant::now(), MIN_POLL);
+        let mut backoff = Backoff::new(self.factory.config.ready_timeout());
         loop {
             let answer = api.task_id(&call, "connect", &self.sandbox_id).await?;
             if let Some(why) = answer.task_result.as_ref().and_then(describe_end) {
@@ -156,15 +151,13 @@ impl ModalRoute {
                 self.access().task_id = Some(id.clone());
                 return Ok(id);
             }
-            if started.elapsed() > self.factory.config.ready_timeout() {
+            if !backoff.wait(&call).await {
                 let message = "the sandbox was not started in time";
                 return Err(Error::new(ErrorKind::Timeout, "connect", message)
                     .with_retry(Retry::Temporary)
                     .with_hint("the provider may have no machine for it at the moment: ask for less, or for another region; \
                                 the provider option `start_timeout`, in seconds, sets the time"));
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(MAX_POLL);
         }
     }
 

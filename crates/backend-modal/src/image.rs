@@ -1,5 +1,8 @@
 //! Images: one that the service has already, or one that it builds from a registry and lines of a Dockerfile.
 
+use std::time::Duration;
+
+use sandbox_cloud::Backoff;
 use sandbox_core::{CallContext, CreateSpec, Error, ErrorKind, Result};
 
 use crate::api::{Api, SecretOf};
@@ -111,6 +114,9 @@ async fn build(
     }
 }
 
+/// Time in which the log of a build may not be readable.
+const MAX_OUTAGE: Duration = Duration::from_secs(300);
+
 /// Waits for the result of a build. Its log is progress, and the reason of a failure.
 async fn await_build(
     api: &Api,
@@ -119,6 +125,7 @@ async fn await_build(
     log: &mut String,
 ) -> Result<GenericResult> {
     let mut last_entry_id = String::new();
+    let mut backoff = Backoff::new(MAX_OUTAGE);
     loop {
         let kept = &mut *log;
         let keep = |text: &str| {
@@ -133,13 +140,12 @@ async fn await_build(
         };
         match api.join_image(call, image_id, &mut last_entry_id, keep).await {
             Ok(Some(result)) => return Ok(result),
-            Ok(None) => {}
+            Ok(None) => backoff = Backoff::new(MAX_OUTAGE),
             // A stream that is cut is opened again where it was.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
-                if !sandbox_cloud::http::within_deadline(call, std::time::Duration::ZERO) {
+                if !backoff.wait(call).await {
                     return Err(error);
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(250)).await;
             }
             Err(error) => return Err(error),
         }

@@ -8,6 +8,7 @@
 //! - [`CreateGuard`], [`create_or_find`]: creates that leave nothing behind.
 //! - [`RemoteLifetime`]: timers, the expiry at the provider, and an end that is tried until it succeeds; [`check_lifetime`]
 //!   refuses the operations of a sandbox that has ended.
+//! - [`Backoff`]: pauses between questions about what a provider cannot report by itself.
 //! - [`find_one`], [`page`], [`health`]: answers of a backend that are alike for all providers.
 //! - [`DeferredFacets`]: commands, files and packages of a part that is started when a verb first needs it.
 //! - [`SharedByKey`]: what all handles of this process for one sandbox share.
@@ -16,6 +17,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 pub mod auth;
+mod backoff;
 mod create;
 mod create_lock;
 mod deferred;
@@ -28,6 +30,7 @@ mod remote_lifetime;
 mod shared;
 mod state_store;
 
+pub use backoff::Backoff;
 pub use create::{Cancellation, CreateGuard, create_or_find};
 pub use create_lock::CreateLocks;
 pub use deferred::{DeferredFacets, DeferredPart};

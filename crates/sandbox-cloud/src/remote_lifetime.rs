@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_core::{Error, ErrorKind, FailureKind, Result, RunOutcome, unix_now};
+use sandbox_core::{CallContext, Error, ErrorKind, FailureKind, Result, RunOutcome, unix_now};
 use sandbox_engine::background_runtime;
 use sandbox_engine::process::EndReason;
+
+use crate::Backoff;
 
 /// Maximum time that dropping the last handle blocks for the deletion.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,8 +22,8 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Retry delays, in seconds, of a deletion in the background.
 const RETRY_DELAYS: [u64; 6] = [1, 5, 15, 60, 180, 600];
-/// Polls of a provider until a deleted sandbox is gone.
-const MAX_POLLS: u32 = 40;
+/// Maximum time until a deleted sandbox is gone.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a request is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,12 +305,11 @@ impl<R: Remote> Inner<R> {
             return Err(error);
         }
         self.mark_ended(FailureKind::Terminated);
-        for poll in 0..MAX_POLLS {
-            if !wait || !matches!(self.remote.exists(operation, connections).await, Ok(true)) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50 << poll.min(5))).await;
-        }
+        let (call, mut backoff) = (CallContext::new(), Backoff::new(END_TIMEOUT));
+        while wait
+            && matches!(self.remote.exists(operation, connections).await, Ok(true))
+            && backoff.wait(&call).await
+        {}
         Ok(())
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use sandbox_cloud::Connections;
 use sandbox_cloud::http::{Request, Url, join, lines};
+use sandbox_cloud::{Backoff, Connections};
 use sandbox_core::{CallContext, Error, ErrorKind, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -23,9 +23,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 /// Largest line, which may have an image.
 const MAX_LINE: usize = 64 << 20;
-
-/// Interval of checks for an interpreter that is starting.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A context of the interpreter.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -75,34 +72,28 @@ impl Interpreter {
     /// What kept the sandbox from answering.
     pub(crate) async fn is_there(&self, limit: Duration, reachable: Duration) -> Result<bool> {
         let (client, address) = self.client(Connections::Shared)?;
-        let now = tokio::time::Instant::now();
-        let (end, reachable) = (now + limit, now + reachable);
+        let end = tokio::time::Instant::now() + limit;
+        let (call, mut backoff) = (CallContext::new(), Backoff::new(reachable));
         loop {
             let request = Request::get("create", join(&address, &["health"])).accept("*/*");
-            match client.send(&CallContext::new(), &request).await {
+            let error = match client.send(&call, &request).await {
                 Ok(_) => return Ok(true),
-                Err(error) if is_port_closed(&error) => {
+                Err(error) => error,
+            };
+            match error.kind() {
+                _ if is_port_closed(&error) => {
                     if tokio::time::Instant::now() >= end {
                         return Ok(false);
                     }
                 }
                 // Something else listens there.
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) =>
-                {
-                    return Ok(false);
-                }
-                Err(error)
-                    if !matches!(
-                        error.kind(),
-                        ErrorKind::Unavailable | ErrorKind::ConnectionLost
-                    ) || tokio::time::Instant::now() >= reachable =>
-                {
-                    return Err(error);
-                }
-                Err(_) => {}
+                ErrorKind::NotFound | ErrorKind::Unsupported => return Ok(false),
+                ErrorKind::Unavailable | ErrorKind::ConnectionLost => {}
+                _ => return Err(error),
             }
-            tokio::time::sleep(POLL_INTERVAL).await;
+            if !backoff.wait(&call).await {
+                return Err(error);
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use crate::auth::Auth;
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time to poll an asynchronous operation.
 const MAX_OPERATION_TIME: Duration = Duration::from_secs(600);
-const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A service of a provider.
