@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sandbox_cloud::auth::KeyAuth;
 use sandbox_cloud::http::websocket::{SocketRequest, WebSocket};
 use sandbox_cloud::http::{Client, Request, StreamingResponse, Url, join};
-use sandbox_core::{CallContext, Error, ErrorKind, PtySize, Result};
+use sandbox_core::{ByteStream, CallContext, Error, ErrorKind, PtySize, Result};
 use serde_json::{Value, json};
 
 use crate::config::Account;
@@ -191,6 +191,17 @@ impl Api {
             .bytes("application/octet-stream", content)
             .timeout(CONTAINER_TIMEOUT);
         self.client.send(&CallContext::new(), &request).await.map(drop)
+    }
+
+    /// `GET /v1/sandbox/{id}/file/{path}`: the bytes of a file, as they come.
+    pub(crate) async fn get(
+        &self,
+        operation: &'static str,
+        id: &str,
+        path: &str,
+    ) -> Result<ByteStream> {
+        let request = Request::get(operation, self.file(id, path)).timeout(CONTAINER_TIMEOUT);
+        Ok(self.client.open(&CallContext::new(), &request).await?.into_bytes())
     }
 
     fn file(&self, id: &str, path: &str) -> Url {

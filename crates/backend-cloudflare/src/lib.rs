@@ -43,6 +43,7 @@ mod records;
 mod remote;
 mod snapshots;
 mod terminal;
+mod transfers;
 mod wire;
 
 pub use backend::CloudflareBackend;

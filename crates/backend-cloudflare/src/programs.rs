@@ -19,7 +19,7 @@ use sandbox_engine::host::Spawned;
 use sandbox_shell::text::{self, Form};
 use sandbox_shell::{
     AttachedProgram, CommandHost, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost,
-    ShellProgram, adopt_command,
+    ShellProgram, Uploads, adopt_command,
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::watch;
@@ -31,6 +31,7 @@ use crate::kept;
 use crate::output::{of_exec, of_process};
 use crate::records::{self, SandboxRecord};
 use crate::terminal::Terminal;
+use crate::transfers::{Staged, staging};
 
 /// How long the start of a program may take beyond its time limit: a container may have to start.
 pub(crate) const START_ALLOWANCE: Duration = Duration::from_secs(120);
@@ -40,9 +41,6 @@ pub(crate) const START_ALLOWANCE: Duration = Duration::from_secs(120);
 const INPUT_SIZE: usize = 32 << 10;
 const MAX_LINE: usize = 48 << 10;
 const MAX_ARGUMENTS: usize = 96 << 10;
-
-/// Bytes of a file that are sent at once. The bridge takes files of at most 32 MiB; smaller parts show the progress, too.
-const FILE_SIZE: usize = 8 << 20;
 
 /// Largest output of a script.
 const MAX_OUTPUT: usize = 96 << 20;
@@ -76,9 +74,6 @@ const INLINE: &str = "data=$1; shift; printf %s \"$data\" | base64 -d | \"$@\"";
 const PASS_ON: &str =
     "[ -p \"$1\" ] || exit 3; printf '%s\\n' \"$2\" >\"$1\"; [ -z \"$3\" ] || rm -f \"$1\"";
 
-/// Appends a file to another one.
-const APPEND: &str = "cat \"$1\" >>\"$2\" && rm -f \"$1\"";
-
 /// The programs of one sandbox. All requests are sent from the background runtime, which outlives that of a caller.
 #[derive(Debug)]
 pub(crate) struct Programs {
@@ -96,7 +91,7 @@ pub(crate) struct Programs {
 }
 
 /// The input of a script.
-enum Input {
+pub(crate) enum Input {
     Nothing,
     Inline(String),
     File(String),
@@ -208,7 +203,7 @@ impl Programs {
     }
 
     /// Runs a script in the container. `is_guarded`: one that was started again is an error.
-    async fn run_script(
+    pub(crate) async fn run_script(
         self: Arc<Self>,
         operation: &'static str,
         input: Input,
@@ -362,79 +357,10 @@ impl Programs {
         }
         Ok(found)
     }
-
-    /// Sends a file, in parts that the bridge takes. Returns its size.
-    async fn upload(
-        self: &Arc<Self>,
-        operation: &'static str,
-        file: &str,
-        mut part: BytesMut,
-        mut content: ByteStream,
-    ) -> Result<u64> {
-        let (mut size, mut is_first, mut is_last) = (part.len() as u64, true, false);
-        while !is_last {
-            match content.next().await.transpose()? {
-                Some(chunk) => {
-                    size += chunk.len() as u64;
-                    part.extend_from_slice(&chunk);
-                }
-                None => is_last = true,
-            }
-            while part.len() >= FILE_SIZE || is_last && !part.is_empty() {
-                let bytes = part.split_to(part.len().min(FILE_SIZE)).freeze();
-                self.append(operation, file, bytes, is_first).await?;
-                is_first = false;
-            }
-        }
-        Ok(size)
-    }
-
-    /// Writes a part of a file, which is the first one or is appended.
-    async fn append(
-        self: &Arc<Self>,
-        operation: &'static str,
-        file: &str,
-        part: Bytes,
-        is_first: bool,
-    ) -> Result<()> {
-        let api = self.api(operation)?;
-        if is_first {
-            return api.put(operation, &self.id, file, part).await;
-        }
-        let next = staging();
-        api.put(operation, &self.id, &next, part).await?;
-        let (own, arguments) = (Arc::clone(self), vec![next, file.to_owned()]);
-        let (script, input) = (APPEND.to_owned(), Input::Nothing);
-        let appended = own.run_script(operation, input, script, arguments, true).await?;
-        match appended.status {
-            0 => Ok(()),
-            _ => {
-                let message = appended.last_error();
-                Err(Error::new(ErrorKind::ResourceExhausted, operation, message))
-            }
-        }
-    }
-
-    /// Removes a file that was staged, in the background.
-    fn unstage(self: &Arc<Self>, file: String) {
-        let own = Arc::clone(self);
-        background_runtime::spawn(async move {
-            let (script, input) = ("rm -f \"$1\"".to_owned(), Input::Nothing);
-            let removed = own.run_script("files", input, script, vec![file], true).await;
-            if let Err(error) = removed {
-                tracing::debug!(%error, "a temporary file may be left in the sandbox");
-            }
-        });
-    }
 }
 
 fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
-}
-
-/// Returns a name for a temporary file. The bridge takes files below the workspace alone.
-pub(crate) fn staging() -> String {
-    format!("/workspace/.sandbox-{}", random_hex(8))
 }
 
 /// Passes the input of a command on, and its end. A handle that goes leaves the input open for a later one.
@@ -517,14 +443,19 @@ impl ShellHost for Programs {
                 first.extend_from_slice(&chunk);
             }
             let file = staging();
-            let staged = Staged { programs: Arc::clone(&own), file: Some(file.clone()) };
-            let size = own.upload(operation, &file, first, content).await?;
+            let staged = Staged::new(&own, &file);
+            let first = stream::iter([Ok(first.freeze())]);
+            let size = own.send(operation, &file, Box::pin(first.chain(content))).await?;
             let input = Input::File(file);
             let output = own.run_script(operation, input, script, arguments, true).await?;
             staged.done();
             Ok((output, size))
         })
         .await?
+    }
+
+    fn uploads(&self) -> Option<&dyn Uploads> {
+        Some(self)
     }
 
     async fn stream(
@@ -566,26 +497,6 @@ impl ShellHost for Programs {
             return Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
         }
         lost(operation, "the command")
-    }
-}
-
-/// Removes a staged file when it is dropped, unless that was done.
-struct Staged {
-    programs: Arc<Programs>,
-    file: Option<String>,
-}
-
-impl Staged {
-    fn done(mut self) {
-        self.file = None;
-    }
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
-            self.programs.unstage(file);
-        }
     }
 }
 

@@ -16,7 +16,8 @@ use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::api::{Api, Generation};
-use crate::programs::{Programs, staging};
+use crate::programs::Programs;
+use crate::transfers::staging;
 use crate::wire::TerminalMessage;
 
 /// Bytes of input that are sent at once.

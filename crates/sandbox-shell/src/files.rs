@@ -1,5 +1,6 @@
 //! Files of a sandbox through programs of its image.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +38,26 @@ const MAX_NUMBER: u64 = 1 << 50;
 
 const DEFAULT_MODE: u32 = 0o644;
 
-/// First bytes of a streamed answer.
+/// First bytes of a streamed answer, and of one without content, because a link leads to it; both are of one length.
 const OK: &[u8] = b"ok\n";
+const AT_LINK: &[u8] = b"at\n";
+
+/// The content of a file, or a link to the file.
+pub enum ReadOrLink {
+    /// The content.
+    Content(ByteStream),
+    /// The link was made.
+    Linked,
+}
+
+impl fmt::Debug for ReadOrLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Content(_) => "Content",
+            Self::Linked => "Linked",
+        })
+    }
+}
 
 /// The files of a sandbox, through scripts in its shell. Changes are not reported: `watch` is `Unsupported`.
 #[derive(Clone, Debug)]
@@ -83,6 +102,17 @@ impl ShellFiles {
         Ok(target)
     }
 
+    /// Reads a whole file of fewer than `size` bytes, and makes a link to a larger one, for a host that has a faster way to
+    /// read from there. Where there can be no link, every file is read.
+    ///
+    /// # Errors
+    /// As [`FileSystem::read`].
+    pub async fn read_or_link(&self, path: &str, size: usize, link: &str) -> Result<ReadOrLink> {
+        let target = self.target("read_file", path)?;
+        let (is_linked, content) = self.answer(&target, "link", &[&size.to_string(), link]).await?;
+        Ok(if is_linked { ReadOrLink::Linked } else { ReadOrLink::Content(content) })
+    }
+
     /// Resolves a path. Refuses paths of the kernel's file systems.
     pub(super) fn target(&self, operation: &'static str, path: &str) -> Result<Target> {
         let target = Target::new(&self.base, operation, path)?;
@@ -121,6 +151,16 @@ impl ShellFiles {
         verb: &str,
         further: &[&str],
     ) -> Result<ByteStream> {
+        self.answer(target, verb, further).await.map(|(_, content)| content)
+    }
+
+    /// Starts an operation as [`ShellFiles::stream`] does. Returns whether a link leads to the content, too.
+    async fn answer(
+        &self,
+        target: &Target,
+        verb: &str,
+        further: &[&str],
+    ) -> Result<(bool, ByteStream)> {
         let path = argument(target);
         let mut arguments = vec![verb, &path];
         arguments.extend(further);
@@ -134,6 +174,7 @@ impl ShellFiles {
             }
         }
         let first = received.split_off(OK.len()).freeze();
+        let is_linked = received == AT_LINK;
         let first = (!first.is_empty()).then_some(Ok(first));
         let rest = stream::unfold(Some(answer), |answer| async move {
             let mut answer = answer?;
@@ -141,7 +182,7 @@ impl ShellFiles {
             let next = chunk.is_ok().then_some(answer);
             Some((chunk, next))
         });
-        Ok(Box::pin(stream::iter(first).chain(rest)))
+        Ok((is_linked, Box::pin(stream::iter(first).chain(rest))))
     }
 
     /// Writes a large file in the host's own way: beside its place, so that it is moved there whole and copied nowhere.

@@ -128,12 +128,23 @@ verb=$1
 decode "$2"
 path=$decoded
 case $verb in
-    read)
+    read | link)
+        # $3 the first byte, $4 the number of bytes, or `all`. `link` reads all of a file of fewer than $3 bytes; a larger one it
+        # links to $4 instead, where that is possible.
         needs cat head tail
         must_be "$path"
         [ -d "$path" ] && exit $is_a_directory
         [ -f "$path" ] || exit $not_regular
         [ -r "$path" ] || exit $denied
+        if [ "$verb" = link ]; then
+            size=$(stat -Lc %s "$path" 2>/dev/null)
+            if [ "${size:-0}" -ge "$3" ]; then
+                # Not the link that the path may be.
+                { [ ! -L "$path" ] && ln "$path" "$4"; } 2>/dev/null || ln -s "$path" "$4" 2>/dev/null && echo at && exit
+            fi
+            echo ok
+            exec cat "$path"
+        fi
         echo ok
         [ "$4" = 0 ] && exit 0
         if [ "$3" = 0 ] && [ "$4" = all ]; then

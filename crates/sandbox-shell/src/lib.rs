@@ -34,7 +34,7 @@ use tokio::io::AsyncWrite;
 pub use self::byte_queue::{ByteQueue, QueueReader, QueueWriter};
 pub use self::command::{adopt_command, start_command};
 pub use self::exit::{ExitState, ProcessIdentity, exit_of};
-pub use self::files::ShellFiles;
+pub use self::files::{ReadOrLink, ShellFiles};
 pub use self::sentinel::SentinelScanner;
 pub use self::shell_commands::{CommandHost, ShellCommands};
 pub use self::start::{check_arguments, not_started, parse_start};
