@@ -3,13 +3,18 @@
 //! A command over the channel is one message to the sandbox and its output back: no request, no connection and no shell of its
 //! own. The program is Python in the sandbox; where there is none, or where the terminal changes bytes, commands are those
 //! of sessions. A terminal need not pass on every byte, so the channel begins with a check of all of them.
+//!
+//! A connection that breaks is made again, to the same terminal. What was on its way in either direction is sent again then,
+//! and nothing is done twice: the program keeps output until it is acknowledged, and knows the numbers of all commands.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::stream;
 use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
@@ -17,9 +22,10 @@ use sandbox_core::{Effect, Error, ErrorKind, PtySize, Result, Retry, random_hex}
 use sandbox_engine::host::Spawn;
 use sandbox_shell::{AttachedProgram, ProgramOutput, SHELL, ScriptOutput, text};
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::channel_check::check;
 use crate::programs::{Programs, TERMINAL_TIMEOUT, staging, until_connected};
 use crate::wire::PtyControl;
 
@@ -38,27 +44,36 @@ const ACKNOWLEDGE: u8 = 2;
 const PING: u8 = 3;
 const LEAVE: u8 = 4;
 const SET_ENVIRONMENT: u8 = 5;
+const RESUME: u8 = 6;
 
 /// Kinds of frames from the sandbox.
 const OUT: u8 = 1;
 const ERR: u8 = 2;
 const END: u8 = 3;
+const UNKNOWN: u8 = 5;
+
+/// Bytes of the word before what is sent again.
+const NONCE_SIZE: usize = 16;
 
 /// Bytes of a frame before its content.
 const HEAD: usize = 9;
 
 /// Bytes of output that are read before the sandbox is told so. It sends at most 1 MiB of a command without.
-const ACKNOWLEDGED: u32 = 256 << 10;
+const ACKNOWLEDGED: u64 = 256 << 10;
+
+/// Bytes of a script's input.
+pub(crate) const MAX_INPUT: usize = 64 << 10;
 
 /// Bytes of a script's output.
 const MAX_OUTPUT: usize = 64 << 20;
 
-/// Bytes before the check that are passed over: what a shell prints.
-const MAX_NOISE: usize = 1 << 20;
-
 /// Interval of signs of life, and the time without an answer after which the channel is lost.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_SILENCE: Duration = Duration::from_secs(35);
+
+/// Pauses before the attempts to connect again, in milliseconds, and the time of one.
+const PAUSES: [u64; 6] = [0, 100, 300, 1000, 3000, 8000];
+const RESUME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time without a command after which the channel is closed: an open one may keep a sandbox from being idle.
 const MAX_IDLE: Duration = Duration::from_secs(45);
@@ -72,17 +87,38 @@ enum Piece {
 
 type Pieces = mpsc::UnboundedReceiver<Piece>;
 
+/// A command that has not ended.
+#[derive(Debug)]
+struct Running {
+    pieces: mpsc::UnboundedSender<Piece>,
+    /// The request, until there is an answer to it.
+    request: Option<Bytes>,
+    /// Bytes of answers.
+    received: u64,
+}
+
+type Connection = (SocketSender, SocketReceiver);
+
 /// An open channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     frames: mpsc::UnboundedSender<Bytes>,
-    commands: Mutex<HashMap<u32, mpsc::UnboundedSender<Piece>>>,
+    commands: Mutex<HashMap<u32, Running>>,
     last: AtomicU32,
     is_lost: watch::Sender<bool>,
+    is_connected: AtomicBool,
+    /// Wakes what exchanges frames when nothing is heard.
+    silence: Notify,
     /// When a command was last started or ended, and when the sandbox was last heard.
     times: Mutex<(Instant, Instant)>,
     /// The sandbox is held, and so does not answer.
     is_held: AtomicBool,
+}
+
+/// The way to the terminal of a channel.
+struct Way {
+    programs: Weak<Programs>,
+    terminal: String,
 }
 
 impl Channel {
@@ -90,7 +126,7 @@ impl Channel {
     ///
     /// # Errors
     /// `Unsupported` for a sandbox without what the channel needs; what keeps the sandbox from being reached.
-    pub(crate) async fn open(programs: &Programs) -> Result<Arc<Self>> {
+    pub(crate) async fn open(programs: &Arc<Programs>) -> Result<Arc<Self>> {
         let environment = programs.run_script("connect", ["", ""], ENVIRONMENT, &[]).await?;
         let toolbox = programs.toolbox("connect")?;
         let (file, word) = (staging(), random_hex(16));
@@ -117,20 +153,31 @@ impl Channel {
             }
         };
         let (frames, queue) = mpsc::unbounded_channel();
+        let channel = Arc::new(Self::over(frames));
+        channel.send(SET_ENVIRONMENT, 0, &environment.stdout);
+        let way = Way { programs: Arc::downgrade(programs), terminal: id };
+        tokio::spawn(Arc::clone(&channel).serve(way, (sender, receiver), rest, queue));
+        tokio::spawn(Arc::clone(&channel).keep());
+        Ok(channel)
+    }
+
+    fn over(frames: mpsc::UnboundedSender<Bytes>) -> Self {
         let now = Instant::now();
-        let channel = Arc::new(Self {
+        Self {
             frames,
             commands: Mutex::default(),
             last: AtomicU32::new(0),
             is_lost: watch::Sender::new(false),
+            is_connected: AtomicBool::new(true),
+            silence: Notify::new(),
             times: Mutex::new((now, now)),
             is_held: AtomicBool::new(false),
-        });
-        channel.send(SET_ENVIRONMENT, 0, &environment.stdout);
-        tokio::spawn(write(Arc::clone(&channel), sender, queue));
-        tokio::spawn(read(Arc::clone(&channel), receiver, rest));
-        tokio::spawn(Arc::clone(&channel).keep());
-        Ok(channel)
+        }
+    }
+
+    /// Returns true while the channel takes commands.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_open() && self.is_connected.load(Ordering::Relaxed)
     }
 
     /// Returns false when the channel was closed or is lost.
@@ -165,7 +212,7 @@ impl Channel {
         self.commands().clear();
     }
 
-    fn commands(&self) -> MutexGuard<'_, HashMap<u32, mpsc::UnboundedSender<Piece>>> {
+    fn commands(&self) -> MutexGuard<'_, HashMap<u32, Running>> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,13 +232,18 @@ impl Channel {
         argv: &[String],
         env: &serde_json::Value,
         cwd: &str,
+        input: Option<&[u8]>,
     ) -> (u32, Pieces) {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let (sender, pieces) = mpsc::unbounded_channel();
-        self.commands().insert(number, sender);
+        let input = input.map(|input| STANDARD.encode(input));
+        let request = json!({"word": word, "argv": argv, "env": env, "cwd": cwd, "input": input});
+        let request = request.to_string();
+        let request = frame(START_COMMAND, number, request.as_bytes());
+        let running = Running { pieces: sender, request: Some(request.clone()), received: 0 };
+        self.commands().insert(number, running);
         self.times().0 = Instant::now();
-        let request = json!({"word": word, "argv": argv, "env": env, "cwd": cwd});
-        self.send(START_COMMAND, number, request.to_string().as_bytes());
+        let _ = self.frames.send(request);
         if !self.is_open() {
             self.commands().remove(&number);
         }
@@ -200,7 +252,7 @@ impl Channel {
 
     /// Starts a command whose output has the reports that [`sandbox_shell::COMMAND`] makes.
     pub(crate) fn start(self: &Arc<Self>, spec: &Spawn, word: &str) -> AttachedProgram {
-        let (number, pieces) = self.request(word, &spec.argv, &json!(spec.env), &spec.cwd);
+        let (number, pieces) = self.request(word, &spec.argv, &json!(spec.env), &spec.cwd, None);
         let output = output(Arc::clone(self), number, pieces);
         AttachedProgram {
             id: format!("channel/{number}"),
@@ -209,15 +261,20 @@ impl Channel {
         }
     }
 
-    /// Runs a script in the shell of the image to its end.
+    /// Runs a script in the shell of the image to its end, with an input of at most [`MAX_INPUT`] bytes.
     ///
     /// # Errors
     /// `ConnectionLost`, with an unknown effect; `ResourceExhausted` for much output.
-    pub(crate) async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
+    pub(crate) async fn run(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        input: Option<&[u8]>,
+    ) -> Result<ScriptOutput> {
         let mut argv = [SHELL, "-c", script, "sh"].map(str::to_owned).to_vec();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let (number, mut pieces) = self.request("", &argv, &json!({"LC_ALL": "C"}), "/");
-        let mut found = ScriptOutput::default();
+        let (number, mut pieces) = self.request("", &argv, &json!({"LC_ALL": "C"}), "/", input);
+        let (mut found, mut taken) = (ScriptOutput::default(), 0);
         while let Some(piece) = pieces.recv().await {
             let (stream, data) = match piece {
                 Piece::Output(stream, data) => (stream, data),
@@ -226,7 +283,8 @@ impl Channel {
                     return Ok(found);
                 }
             };
-            self.acknowledge(number, data.len());
+            taken += data.len() as u64;
+            self.acknowledge(number, taken);
             let into = if stream == 0 { &mut found.stdout } else { &mut found.stderr };
             into.extend_from_slice(&data);
             if found.stdout.len() + found.stderr.len() > MAX_OUTPUT {
@@ -237,33 +295,166 @@ impl Channel {
         Err(lost())
     }
 
-    fn acknowledge(&self, number: u32, size: usize) {
-        let size = u32::try_from(size).unwrap_or(u32::MAX);
-        self.send(ACKNOWLEDGE, number, &size.to_le_bytes());
+    /// Says how many bytes of the output of a command were taken in all.
+    fn acknowledge(&self, number: u32, taken: u64) {
+        self.send(ACKNOWLEDGE, number, &taken.to_le_bytes());
     }
 
     /// Passes on what came from the sandbox.
     fn take(&self, kind: u8, number: u32, content: Bytes) {
-        let size = content.len();
+        let mut commands = self.commands();
+        let Some(running) = commands.get_mut(&number) else { return };
+        if kind == UNKNOWN {
+            // The request was lost on its way.
+            match &running.request {
+                Some(request) => drop(self.frames.send(request.clone())),
+                None => drop(commands.remove(&number)),
+            }
+            return;
+        }
+        running.request = None;
+        running.received += content.len() as u64;
+        let received = running.received;
         let piece = match kind {
             OUT => Piece::Output(0, content),
             ERR => Piece::Output(1, content),
             END => {
                 let status = content.first_chunk().map_or(126, |bytes| i32::from_le_bytes(*bytes));
+                let _ = running.pieces.send(Piece::End(status));
+                commands.remove(&number);
+                drop(commands);
                 self.times().0 = Instant::now();
-                if let Some(command) = self.commands().remove(&number) {
-                    let _ = command.send(Piece::End(status));
-                }
-                return;
+                return self.acknowledge(number, received);
             }
-            // The answer to a sign of life.
             _ => return,
         };
-        let is_read =
-            self.commands().get(&number).is_some_and(|command| command.send(piece).is_ok());
-        if !is_read {
-            // It ends when all of its output is taken.
-            self.acknowledge(number, size);
+        if running.pieces.send(piece).is_err() {
+            // The command ends when all of its output is taken.
+            self.acknowledge(number, received);
+        }
+    }
+
+    /// Exchanges frames, over one connection after the other.
+    async fn serve(
+        self: Arc<Self>,
+        way: Way,
+        mut connection: Connection,
+        mut received: BytesMut,
+        mut queue: mpsc::UnboundedReceiver<Bytes>,
+    ) {
+        loop {
+            self.exchange(&mut connection, &mut received, &mut queue).await;
+            self.is_connected.store(false, Ordering::Relaxed);
+            if !self.is_open() {
+                return connection.0.close().await;
+            }
+            if self.commands().is_empty() {
+                return self.lose();
+            }
+            let mut is_lost = self.is_lost.subscribe();
+            let again = tokio::select! {
+                again = self.reconnect(&way) => again,
+                _ = is_lost.wait_for(|lost| *lost) => None,
+            };
+            let Some((again, rest)) = again else {
+                tracing::debug!("the channel to a sandbox is lost");
+                return self.lose();
+            };
+            (connection, received) = (again, rest);
+            self.times().1 = Instant::now();
+            self.is_connected.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Exchanges frames until the connection breaks or the channel is closed.
+    async fn exchange(
+        &self,
+        (sender, receiver): &mut Connection,
+        received: &mut BytesMut,
+        queue: &mut mpsc::UnboundedReceiver<Bytes>,
+    ) {
+        let mut is_lost = self.is_lost.subscribe();
+        let writing = async {
+            while let Some(frame) = queue.recv().await {
+                if let Err(error) = sender.binary(frame).await {
+                    tracing::debug!(%error, "the channel to a sandbox broke");
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = writing => return,
+            () = self.read(receiver, received) => return,
+            () = self.silence.notified() => return,
+            _ = is_lost.wait_for(|lost| *lost) => {}
+        }
+        while let Ok(frame) = queue.try_recv() {
+            let _ = sender.binary(frame).await;
+        }
+    }
+
+    async fn read(&self, receiver: &mut SocketReceiver, received: &mut BytesMut) {
+        loop {
+            while let Some((kind, command, content)) = split_frame(received) {
+                self.take(kind, command, content);
+            }
+            match receiver.next().await {
+                Some(SocketMessage::Binary(data)) => received.extend_from_slice(&data),
+                Some(SocketMessage::Text(text)) => {
+                    let control: PtyControl = serde_json::from_str(&text).unwrap_or_default();
+                    if control.status == "exited" {
+                        return;
+                    }
+                }
+                Some(SocketMessage::Closed { .. }) | None => return,
+            }
+            self.times().1 = Instant::now();
+        }
+    }
+
+    /// Connects to the terminal again. Returns `None` when it is gone, or cannot be reached.
+    async fn reconnect(&self, way: &Way) -> Option<(Connection, BytesMut)> {
+        for pause in PAUSES {
+            sleep(Duration::from_millis(pause)).await;
+            let programs = way.programs.upgrade().filter(|programs| !programs.is_over())?;
+            let toolbox = programs.toolbox("connect").ok()?;
+            let connecting = async {
+                let mut connection = toolbox.terminal_again(&way.terminal).await?.split();
+                until_connected(&mut connection.1).await?;
+                let rest = self.resume(&mut connection).await?;
+                Ok((connection, rest))
+            };
+            match timeout(RESUME_TIMEOUT, connecting).await {
+                Ok(Ok(connected)) => return Some(connected),
+                Ok(Err(error)) if is_final(&error) => return None,
+                failed => tracing::debug!(?failed, "the channel to a sandbox is connected again"),
+            }
+        }
+        None
+    }
+
+    /// Says what has arrived, and passes over what comes before the answer.
+    async fn resume(&self, (sender, receiver): &mut Connection) -> Result<BytesMut> {
+        let nonce = random_hex(NONCE_SIZE / 2);
+        let mut content = nonce.clone().into_bytes();
+        for (number, running) in &*self.commands() {
+            content.extend_from_slice(&number.to_le_bytes());
+            content.extend_from_slice(&running.received.to_le_bytes());
+        }
+        sender.binary(frame(RESUME, 0, &content)).await?;
+        let mut heard = BytesMut::new();
+        loop {
+            if let Some(at) = memchr::memmem::find(&heard, nonce.as_bytes()) {
+                heard.advance(at + nonce.len());
+                return Ok(heard);
+            }
+            let passed = heard.len().saturating_sub(NONCE_SIZE);
+            heard.advance(passed);
+            match receiver.next().await {
+                Some(SocketMessage::Binary(data)) => heard.extend_from_slice(&data),
+                Some(SocketMessage::Text(_)) => {}
+                Some(SocketMessage::Closed { .. }) | None => return Err(lost()),
+            }
         }
     }
 
@@ -276,8 +467,9 @@ impl Channel {
                 continue;
             }
             if heard.elapsed() > MAX_SILENCE {
-                tracing::debug!("the channel to a sandbox is lost: nothing is heard");
-                return self.lose();
+                tracing::debug!("nothing is heard over the channel to a sandbox");
+                self.times().1 = Instant::now();
+                self.silence.notify_waiters();
             }
             if used.elapsed() > MAX_IDLE {
                 self.close_if_idle();
@@ -304,194 +496,40 @@ fn split_frame(received: &mut BytesMut) -> Option<(u8, u32, Bytes)> {
     Some((kind, command, received.split_to(size).freeze()))
 }
 
-fn lost() -> Error {
+/// Returns the error of a connection that broke.
+pub(crate) fn lost() -> Error {
     let message = "the connection to the sandbox broke";
     Error::new(ErrorKind::ConnectionLost, "command", message)
         .with_retry(Retry::Temporary)
         .with_effect(Effect::Unknown)
 }
 
+/// Returns true for an error that another attempt would meet again.
+fn is_final(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+}
+
 /// Returns the output of a command as it is read.
 fn output(channel: Arc<Channel>, number: u32, pieces: Pieces) -> ProgramOutput {
-    let state = (channel, pieces, 0_u32, false);
-    Box::pin(stream::unfold(state, move |(channel, mut pieces, mut read, is_over)| async move {
+    let state = (channel, pieces, (0_u64, 0_u64), false);
+    Box::pin(stream::unfold(state, move |(channel, mut pieces, read, is_over)| async move {
         if is_over {
             return None;
         }
         match pieces.recv().await {
             Some(Piece::Output(stream, data)) => {
-                read += u32::try_from(data.len()).unwrap_or(u32::MAX);
-                if read >= ACKNOWLEDGED {
-                    channel.acknowledge(number, read as usize);
-                    read = 0;
+                let (mut taken, mut told) = read;
+                taken += data.len() as u64;
+                if taken - told >= ACKNOWLEDGED {
+                    channel.acknowledge(number, taken);
+                    told = taken;
                 }
-                Some((Ok((stream, data)), (channel, pieces, read, false)))
+                Some((Ok((stream, data)), (channel, pieces, (taken, told), false)))
             }
             Some(Piece::End(_)) => None,
             None => Some((Err(io::Error::other(lost())), (channel, pieces, read, true))),
         }
     }))
-}
-
-async fn write(
-    channel: Arc<Channel>,
-    mut sender: SocketSender,
-    mut queue: mpsc::UnboundedReceiver<Bytes>,
-) {
-    let mut is_lost = channel.is_lost.subscribe();
-    loop {
-        let next = tokio::select! {
-            biased;
-            next = queue.recv() => next,
-            _ = is_lost.wait_for(|lost| *lost) => None,
-        };
-        let Some(next) = next else { break };
-        if let Err(error) = sender.binary(next).await {
-            tracing::debug!(%error, "the channel to a sandbox is lost");
-            channel.lose();
-        }
-    }
-    sender.close().await;
-}
-
-async fn read(channel: Arc<Channel>, mut receiver: SocketReceiver, mut received: BytesMut) {
-    let mut is_lost = channel.is_lost.subscribe();
-    loop {
-        while let Some((kind, command, content)) = split_frame(&mut received) {
-            channel.take(kind, command, content);
-        }
-        let message = tokio::select! {
-            message = receiver.next() => message,
-            _ = is_lost.wait_for(|lost| *lost) => return,
-        };
-        match message {
-            Some(SocketMessage::Binary(data)) => received.extend_from_slice(&data),
-            Some(SocketMessage::Text(text)) => {
-                let control: PtyControl = serde_json::from_str(&text).unwrap_or_default();
-                if control.status == "exited" {
-                    break;
-                }
-            }
-            Some(SocketMessage::Closed { .. }) | None => break,
-        }
-        channel.times().1 = Instant::now();
-    }
-    channel.lose();
-}
-
-/// Takes part in the check of the terminal. Returns what came behind it.
-async fn check(
-    sender: &mut SocketSender,
-    receiver: &mut SocketReceiver,
-    word: &str,
-) -> Result<BytesMut> {
-    let every: Vec<u8> = (0..=255).collect();
-    let mut heard = BytesMut::new();
-    let mut is_sent = false;
-    loop {
-        if let Some(line) = next_line(&heard, word) {
-            let rest = line.end + 1;
-            match &heard[line] {
-                b"ready" if heard.len() < rest + every.len() => {}
-                b"ready" if !is_sent && heard[rest..rest + every.len()] == every[..] => {
-                    heard.advance(rest + every.len());
-                    sender.binary(Bytes::from(every.clone())).await?;
-                    is_sent = true;
-                    continue;
-                }
-                b"clean" => {
-                    heard.advance(rest);
-                    return Ok(heard);
-                }
-                other => return Err(unsuitable(&String::from_utf8_lossy(other))),
-            }
-        }
-        if heard.len() > MAX_NOISE {
-            return Err(unsuitable("it prints something else"));
-        }
-        match receiver.next().await {
-            Some(SocketMessage::Binary(data)) => heard.extend_from_slice(&data),
-            Some(SocketMessage::Text(_)) => {}
-            Some(SocketMessage::Closed { .. }) | None => return Err(lost()),
-        }
-    }
-}
-
-/// Finds the rest of the first complete line that begins with a word.
-fn next_line(heard: &[u8], word: &str) -> Option<std::ops::Range<usize>> {
-    let mark = format!("{word} ");
-    let begin = memchr::memmem::find(heard, mark.as_bytes())? + mark.len();
-    let end = begin + memchr::memchr(b'\n', &heard[begin..])?;
-    Some(begin..end)
-}
-
-fn unsuitable(why: &str) -> Error {
-    Error::unsupported("connect", format!("no channel to the sandbox: {why}"))
-}
-
-/// The channel of a sandbox, which is opened when it is worth it.
-#[derive(Debug, Default)]
-pub(crate) struct ChannelSlot(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    /// What commands and scripts were worth so far.
-    used: u32,
-    is_opening: bool,
-    /// The sandbox has not what the channel needs, or failed to open it often.
-    failures: u32,
-    channel: Option<Arc<Channel>>,
-}
-
-/// The use from which a channel is opened, with that of a command and of a script. A single command does without.
-const WORTH_OPENING: u32 = 4;
-pub(crate) const COMMAND_USE: u32 = 2;
-pub(crate) const SCRIPT_USE: u32 = 1;
-
-/// Attempts to open a channel.
-const MAX_FAILURES: u32 = 3;
-
-impl ChannelSlot {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the open channel. Begins to open one where there is none and it is worth it: `open` is called then.
-    pub(crate) fn get(&self, used: u32, open: impl FnOnce()) -> Option<Arc<Channel>> {
-        let mut state = self.state();
-        if let Some(channel) = state.channel.as_ref().filter(|channel| channel.is_open()) {
-            return Some(Arc::clone(channel));
-        }
-        state.channel = None;
-        state.used = state.used.saturating_add(used);
-        let opens =
-            state.used >= WORTH_OPENING && !state.is_opening && state.failures < MAX_FAILURES;
-        if opens {
-            state.is_opening = true;
-            drop(state);
-            open();
-        }
-        None
-    }
-
-    /// Notes the result of the opening.
-    pub(crate) fn opened(&self, opened: Result<Arc<Channel>>) {
-        let mut state = self.state();
-        state.is_opening = false;
-        match opened {
-            Ok(channel) => (state.channel, state.failures) = (Some(channel), 0),
-            Err(error) => {
-                tracing::debug!(%error, "commands are those of sessions");
-                let is_final = error.kind() == ErrorKind::Unsupported;
-                state.failures = if is_final { MAX_FAILURES } else { state.failures + 1 };
-            }
-        }
-    }
-
-    /// Returns the channel, when one was opened.
-    pub(crate) fn current(&self) -> Option<Arc<Channel>> {
-        self.state().channel.clone()
-    }
 }
 
 #[cfg(test)]
@@ -519,25 +557,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_line_of_the_check_is_found_behind_what_a_shell_prints() {
-        assert_eq!(next_line(b"$ exec\r\nw ready\nrest", "w"), Some(10..15));
-        assert_eq!(next_line(b"$ exec\r\nw rea", "w"), None);
-    }
-
     #[tokio::test]
     async fn output_of_a_lost_channel_ends_with_an_error() {
         let (frames, mut sent) = mpsc::unbounded_channel();
-        let now = Instant::now();
-        let channel = Arc::new(Channel {
-            frames,
-            commands: Mutex::default(),
-            last: AtomicU32::new(0),
-            is_lost: watch::Sender::new(false),
-            times: Mutex::new((now, now)),
-            is_held: AtomicBool::new(false),
-        });
-        let (number, pieces) = channel.request("w", &["true".to_owned()], &json!({}), "/");
+        let channel = Arc::new(Channel::over(frames));
+        let (number, pieces) = channel.request("w", &["true".to_owned()], &json!({}), "/", None);
         let mut read = output(Arc::clone(&channel), number, pieces);
         channel.take(ERR, number, Bytes::from_static(b"e"));
         channel.lose();
@@ -545,8 +569,24 @@ mod tests {
         assert!(read.next().await.unwrap().is_err());
         assert!(read.next().await.is_none());
         assert_eq!(sent.recv().await.unwrap()[0], START_COMMAND);
-        // Output without a reader is taken all the same.
-        channel.take(OUT, number, Bytes::from_static(b"late"));
-        assert_eq!(sent.recv().await.unwrap()[..], frame(ACKNOWLEDGE, number, &[4, 0, 0, 0]));
+    }
+
+    #[tokio::test]
+    async fn output_without_a_reader_is_taken_and_a_lost_request_sent_again() {
+        let (frames, mut sent) = mpsc::unbounded_channel();
+        let channel = Channel::over(frames);
+        let (number, pieces) = channel.request("w", &["true".to_owned()], &json!({}), "/", None);
+        let request = sent.recv().await.unwrap();
+        channel.take(UNKNOWN, number, Bytes::new());
+        assert_eq!(sent.recv().await.unwrap(), request);
+        drop(pieces);
+        for taken in [4_u64, 8] {
+            channel.take(OUT, number, Bytes::from_static(b"late"));
+            let expected = frame(ACKNOWLEDGE, number, &taken.to_le_bytes());
+            assert_eq!(sent.recv().await.unwrap(), expected);
+        }
+        // A command with an answer was not lost, so it is not started again.
+        channel.take(UNKNOWN, number, Bytes::new());
+        assert!(sent.try_recv().is_err() && channel.commands().is_empty());
     }
 }

@@ -13,6 +13,9 @@ use crate::programs::Programs;
 
 const NO_WATCH: &str = "list the directory again; daytona reports no changes of files";
 
+/// Bytes of a file that is read by one script.
+const SMALL: u64 = 64 << 10;
+
 /// The files of a sandbox.
 #[derive(Debug)]
 pub(crate) struct DaytonaFiles {
@@ -57,15 +60,17 @@ fn cut(content: ByteStream, range: ByteRange) -> ByteStream {
 #[async_trait]
 impl FileSystem for DaytonaFiles {
     async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
-        // The toolbox would wait for a writer of a FIFO, and tells failures apart by their text alone.
-        let target = self.shell.check_readable(path).await?;
+        // The toolbox would wait for a writer of a FIFO, and tells failures apart by their text alone. So a script comes
+        // first, which has all of a small file.
+        let target = match self.shell.read_small(path, range, SMALL).await? {
+            Ok(content) if content.is_empty() => return Ok(Box::pin(stream::empty())),
+            Ok(content) => return Ok(Box::pin(stream::iter([Ok(content)]))),
+            Err(target) => target,
+        };
         let Ok(name) = String::from_utf8(target.bytes) else {
             // A query of the toolbox is text.
             return self.shell.read(path, range).await;
         };
-        if range.length == Some(0) {
-            return Ok(Box::pin(stream::empty()));
-        }
         let toolbox = self.programs.toolbox("read_file")?;
         let content = background(async move { toolbox.download("read_file", &name).await });
         Ok(cut(content.await??, range))

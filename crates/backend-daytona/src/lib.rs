@@ -30,6 +30,8 @@ mod api;
 mod backend;
 mod capabilities;
 mod channel;
+mod channel_check;
+mod channel_slot;
 mod client_factory;
 mod code;
 mod config;

@@ -21,7 +21,8 @@ use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use crate::channel::{COMMAND_USE, Channel, ChannelSlot, SCRIPT_USE};
+use crate::channel::{Channel, MAX_INPUT};
+use crate::channel_slot::{COMMAND_USE, ChannelSlot, SCRIPT_USE};
 use crate::client_factory::ApiFactory;
 use crate::error::lost;
 use crate::kept;
@@ -258,6 +259,19 @@ impl Programs {
     }
 }
 
+/// Reads what the input of a script over the channel may have, or a little more. Returns true where that is all of it.
+async fn read_ahead(content: &mut ByteStream) -> Result<(Vec<Bytes>, bool)> {
+    let (mut chunks, mut size) = (Vec::new(), 0);
+    while let Some(chunk) = content.next().await.transpose()? {
+        size += chunk.len();
+        chunks.push(chunk);
+        if size > MAX_INPUT {
+            return Ok((chunks, false));
+        }
+    }
+    Ok((chunks, true))
+}
+
 /// Returns a name for a temporary file.
 pub(crate) fn staging() -> String {
     format!("/tmp/.sandbox-{}", random_hex(8))
@@ -399,7 +413,7 @@ impl ShellHost for Programs {
 
     async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
         if let Some(channel) = self.channel(SCRIPT_USE) {
-            return channel.run(script, arguments).await;
+            return channel.run(script, arguments, None).await;
         }
         self.run_script("tool", ["", ""], script, arguments).await
     }
@@ -410,6 +424,16 @@ impl ShellHost for Programs {
         arguments: &[&str],
         content: ByteStream,
     ) -> Result<(ScriptOutput, u64)> {
+        let mut content = content;
+        if let Some(channel) = self.channel(SCRIPT_USE) {
+            let (chunks, is_all) = read_ahead(&mut content).await?;
+            if is_all {
+                let input = chunks.concat();
+                let output = channel.run(script, arguments, Some(&input)).await?;
+                return Ok((output, input.len() as u64));
+            }
+            content = Box::pin(stream::iter(chunks.into_iter().map(Ok)).chain(content));
+        }
         let file = staging();
         let staged = Staged { programs: self, file: Some(file.clone()) };
         let size = self.upload(&file, content).await?;

@@ -140,6 +140,13 @@ impl Toolbox {
         self.client.websocket(&CallContext::new(), &request).await.map_err(of_sandbox)
     }
 
+    /// `GET /process/pty/{id}/connect`, a WebSocket to a terminal that is there.
+    pub(crate) async fn terminal_again(&self, id: &str) -> Result<WebSocket> {
+        let url = self.url(&["process", "pty", id, "connect"]);
+        let request = SocketRequest::new("connect", url).protocol(PTY_EXIT_CONTROL);
+        self.client.websocket(&CallContext::new(), &request).await
+    }
+
     /// `POST /process/pty/{id}/resize`
     pub(crate) async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
         let body = json!({"cols": size.columns, "rows": size.rows});

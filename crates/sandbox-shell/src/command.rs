@@ -57,6 +57,8 @@ struct Starting {
     report: Option<oneshot::Receiver<Option<i64>>>,
     /// Standard output so far: a command can be faster than the report of its start.
     early: Vec<u8>,
+    /// The error with which the output has ended.
+    broken: Option<std::io::Error>,
 }
 
 /// Starts a command. A host does not cancel a start, so an abandoned command is killed when it has started.
@@ -178,7 +180,7 @@ impl Starting {
     ) -> Self {
         let scanners = [SentinelScanner::new(word), SentinelScanner::new(word)];
         let queues = <[Arc<ByteQueue>; 2]>::default();
-        Self { attached, scanners, queues, on_terminal, report, early: Vec::new() }
+        Self { attached, scanners, queues, on_terminal, report, early: Vec::new(), broken: None }
     }
 
     /// Starts to pass input and output on.
@@ -188,7 +190,7 @@ impl Starting {
         identity: ProcessIdentity,
         has_input: bool,
     ) -> Spawned {
-        let Self { attached, scanners, queues, on_terminal, report, early } = self;
+        let Self { attached, scanners, queues, on_terminal, report, early, broken: _ } = self;
         let process =
             Arc::new(ShellProcess { shell: Arc::clone(shell), identity, exit: Arc::default() });
         let AttachedProgram { id, output, input } = attached;
@@ -237,6 +239,9 @@ impl Starting {
             if timeout(SANDBOX_EXIT_TIMEOUT, shell.closed()).await.is_ok() || shell.is_closed() {
                 return Err(shell.lost("start_command"));
             }
+            if let Some(error) = self.broken.take() {
+                return Err(shell.lost("start_command").with_source(error));
+            }
             let rest = self.scanners.each_mut().map(SentinelScanner::rest);
             let words = rest.iter().map(|rest| String::from_utf8_lossy(rest).into_owned());
             return Err(not_started(&words.collect::<String>()));
@@ -265,7 +270,13 @@ impl Starting {
             if !self.on_terminal {
                 self.queues[stream].push(before);
             }
-            let (of, chunk) = self.attached.output.next().await?.ok()?;
+            let (of, chunk) = match self.attached.output.next().await? {
+                Ok(piece) => piece,
+                Err(error) => {
+                    self.broken = Some(error);
+                    return None;
+                }
+            };
             if of != stream {
                 self.early.extend_from_slice(&chunk);
                 (before, found) = (Bytes::new(), None);

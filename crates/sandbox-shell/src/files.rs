@@ -92,14 +92,29 @@ impl ShellFiles {
         Self { shell, base: base.to_owned(), watch_hint }
     }
 
-    /// Checks that a path is a regular file that can be read.
+    /// Reads a part of a file by one script. `Err` has the path of a part with more than `limit` bytes, which is a regular
+    /// file that can be read.
     ///
     /// # Errors
     /// As [`FileSystem::read`].
-    pub async fn check_readable(&self, path: &str) -> Result<Target> {
+    pub async fn read_small(
+        &self,
+        path: &str,
+        range: ByteRange,
+        limit: u64,
+    ) -> Result<std::result::Result<Bytes, Target>> {
         let target = self.target("read_file", path)?;
-        self.ask(&target, "read", &["0", "0"]).await?;
-        Ok(target)
+        let length = range.length.unwrap_or(u64::MAX).min(limit + 1);
+        let length = if range.offset > MAX_NUMBER { 0 } else { length };
+        let offset = range.offset.min(MAX_NUMBER);
+        let output = self.ask(&target, "read", &[&offset.to_string(), &length.to_string()]).await?;
+        let Some(content) = output.stdout.strip_prefix(OK) else {
+            return Err(malformed_output(&target));
+        };
+        Ok(match content.len() as u64 {
+            size if size > limit => Err(target),
+            _ => Ok(Bytes::copy_from_slice(content)),
+        })
     }
 
     /// Reads a whole file of fewer than `size` bytes, and makes a link to a larger one, for a host that has a faster way to

@@ -1,25 +1,29 @@
 """Runs commands for one client over a terminal: frames in both directions, many commands at once.
 
 A frame is its kind (1 byte), the number of a command (4 bytes), the length of the rest (4 bytes), all
-little-endian, and the rest. The output of a command is read as long as the client has room for it. A
-command whose request has a word reports its start and its exit in its output, as the commands of other
-ways do. When the client is gone, the output of what still runs is read and dropped.
+little-endian, and the rest. The output of a command is read as long as the client has room for it, and
+kept until the client has taken it: a client whose connection broke says what has arrived, and gets what
+has not. A command whose request has a word reports its start and its exit in its output, as the commands
+of other ways do. When the client is gone, the output of what still runs is read and dropped.
 """
 
 import json
 import os
 import signal
 import sys
+from binascii import a2b_base64
+from collections import deque
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, EPERM
 from fcntl import ioctl
 from select import POLLIN, POLLOUT, poll
-from struct import pack, unpack
+from struct import iter_unpack, pack, unpack
 from termios import FIONREAD
 from time import monotonic
 
-START, ACKNOWLEDGE, PING, LEAVE, ENVIRONMENT = range(1, 6)
-OUT, ERR, END, PONG = range(1, 5)
-# Bytes of the output of one command that are on their way to the client.
+START, ACKNOWLEDGE, PING, LEAVE, ENVIRONMENT, RESUME = range(1, 7)
+OUT, ERR, END, PONG, UNKNOWN = range(1, 6)
+NONCE_SIZE = 16
+# Bytes of the output of one command that the client has not taken.
 WINDOW = 1 << 20
 CHUNK = 64 << 10
 # Bytes that wait to be written to the terminal; from then on no output is read.
@@ -42,7 +46,9 @@ class Stream:
         os.set_blocking(fd, False)
 
     def read(self, runner):
-        size = min(CHUNK, self.command.window)
+        size = min(CHUNK, self.command.room())
+        if size <= 0:
+            return  # the other stream has taken the room
         if self.left:
             size = min(size, self.left)
         try:
@@ -57,8 +63,7 @@ class Stream:
                 self.report_exit(runner)
             self.command.finish(runner)
             return
-        self.command.window -= len(data)
-        runner.send(self.kind, self.command.number, data)
+        self.command.put(runner, self.kind, data)
         if self.left:
             self.left -= len(data)
             self.report_exit(runner)
@@ -75,7 +80,7 @@ class Stream:
             return
         command = self.command
         if command.word:
-            runner.send(self.kind, command.number, b"%s exited %d\n" % (command.word, command.status))
+            command.put(runner, self.kind, b"%s exited %d\n" % (command.word, command.status))
         command.unreported -= 1
         if command.unreported == 0:
             # Until now the number of the process was that of no other one.
@@ -84,16 +89,43 @@ class Stream:
 
 
 class Command:
-    def __init__(self, number, word, pid, out, err):
-        self.number, self.word, self.pid = number, word, pid
-        self.window = WINDOW
+    def __init__(self, number, word):
+        self.number, self.word, self.pid = number, word, None
+        self.sent = self.taken = 0  # bytes
+        self.kept = deque()  # what the client has not taken: where it ends, its kind, its bytes
         self.status = None
         self.unreported = 2
-        self.streams = (Stream(self, OUT, out), Stream(self, ERR, err))
+        self.streams = ()
+        self.is_over = False
+
+    def room(self):
+        return WINDOW - self.sent + self.taken
+
+    def put(self, runner, kind, data):
+        self.sent += len(data)
+        if not runner.has_client:
+            self.taken = self.sent
+            return
+        self.kept.append((self.sent, kind, data))
+        runner.send(kind, self.number, data)
+
+    def acknowledge(self, count):
+        self.taken = min(max(self.taken, count), self.sent)
+        while self.kept and self.kept[0][0] <= self.taken:
+            self.kept.popleft()
+
+    def resume(self, runner, received):
+        for end, kind, data in self.kept:
+            if end > received:
+                runner.send(kind, self.number, data)
+
+    def end(self, runner, status):
+        self.is_over = True
+        self.put(runner, END, pack("<i", status))
 
     def look(self, runner):
         """Looks whether the command has ended."""
-        if self.status is not None:
+        if self.pid is None or self.status is not None:
             return
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
@@ -103,13 +135,14 @@ class Command:
             stream.ended(runner)
 
     def finish(self, runner):
-        if self.unreported == 0 and all(stream.fd is None for stream in self.streams):
-            runner.end(self.number, self.status)
+        if not self.is_over and self.unreported == 0 and all(stream.fd is None for stream in self.streams):
+            self.end(runner, self.status)
 
 
 class Runner:
     def __init__(self):
         self.commands = {}
+        self.seen = set()
         self.environment = {}
         self.buffer = bytearray()
         self.waiting = bytearray()
@@ -128,16 +161,33 @@ class Runner:
         if self.has_client:
             self.waiting += pack("<BII", kind, number, len(data)) + data
 
-    def end(self, number, status):
-        if self.commands.pop(number, None) is not None:
-            self.send(END, number, pack("<i", status))
-
     def leave(self):
         """The client is gone: what still runs has all the room."""
         self.has_client = False
         self.waiting.clear()
         for command in self.commands.values():
-            command.window = sys.maxsize
+            command.acknowledge(command.sent)
+
+    def forget(self):
+        """Forgets commands whose end the client has."""
+        for number in [number for number, command in self.commands.items() if command.is_over]:
+            if not self.commands[number].kept:
+                del self.commands[number]
+
+    def resume(self, rest):
+        """Sends a client that has connected again what has not arrived, behind the nonce that it has chosen."""
+        received = dict(iter_unpack("<IQ", rest[NONCE_SIZE:]))
+        self.waiting.clear()
+        self.waiting += rest[:NONCE_SIZE]
+        for number, command in self.commands.items():
+            if number in received:
+                command.resume(self, received[number])
+            else:
+                command.acknowledge(command.sent)
+        for number in received:
+            if number not in self.commands:
+                self.send(UNKNOWN, number)
+        self.forget()
 
     def run(self):
         while self.has_client or self.commands:
@@ -151,7 +201,7 @@ class Runner:
             if len(self.waiting) < MAX_WAITING:
                 for command in self.commands.values():
                     for stream in command.streams:
-                        if stream.fd is not None and command.window > 0:
+                        if stream.fd is not None and command.room() > 0:
                             streams[stream.fd] = stream
                             waits.register(stream.fd, POLLIN)
             for fd, _ in waits.poll(5000):
@@ -166,6 +216,8 @@ class Runner:
                 self.receive()  # this process may have been paused
                 if monotonic() - self.heard > LEASE:
                     self.leave()
+            if not self.has_client:
+                self.forget()
 
     def count_deaths(self):
         try:
@@ -209,54 +261,66 @@ class Runner:
             self.start(number, json.loads(rest))
         elif kind == ACKNOWLEDGE:
             if number in self.commands:
-                self.commands[number].window += unpack("<I", rest)[0]
+                self.commands[number].acknowledge(unpack("<Q", rest)[0])
+                self.forget()
         elif kind == PING:
             self.send(PONG, 0)
         elif kind == ENVIRONMENT:
             pairs = [entry.partition(b"=") for entry in rest.split(b"\0")]
             self.environment = {name: value for name, _, value in pairs if name and name not in OF_A_SHELL}
+        elif kind == RESUME:
+            self.resume(rest)
         elif kind == LEAVE:
             self.leave()
 
     def start(self, number, request):
+        if number in self.seen:
+            return  # the client could not know that it had arrived
+        self.seen.add(number)
         word = request["word"].encode()
+        command = self.commands[number] = Command(number, word)
         environment = dict(self.environment)
         for name, value in request["env"].items():
             environment[name.encode()] = value.encode()
         argv = [argument.encode() for argument in request["argv"]]
-        pipes = []
+        pipes, given = [], None
         try:
             os.chdir(request["cwd"].encode())
         except OSError:
-            return self.refuse(number, word, b"cannot find directory")
+            return self.refuse(command, b"cannot find directory")
         try:
             place = find_program(argv[0], environment)
             for _ in range(2):
                 pipes += os.pipe()
-            pid = spawn(place, argv, environment, pipes[1], pipes[3])
+            if request["input"] is not None:
+                given = file_of(a2b_base64(request["input"]))
+            pid = spawn(place, argv, environment, pipes[1], pipes[3], given)
         except OSError as error:
             for fd in pipes:
                 os.close(fd)
             if error.errno in (ENOENT, ENOTDIR):
-                return self.refuse(number, word, b"cannot find program")
+                return self.refuse(command, b"cannot find program")
             if error.errno in (EACCES, EPERM):
-                return self.refuse(number, word, b"cannot execute")
-            self.send(ERR, number, error.strerror.encode())
-            return self.send(END, number, pack("<i", 126))
+                return self.refuse(command, b"cannot execute")
+            command.put(self, ERR, error.strerror.encode())
+            return command.end(self, 126)
         finally:
             os.chdir(b"/")
+            if given is not None:
+                os.close(given)
         out, far_out, err, far_err = pipes
         os.close(far_out)
         os.close(far_err)
-        command = self.commands[number] = Command(number, word, pid, out, err)
+        command.pid = pid
+        command.streams = (Stream(command, OUT, out), Stream(command, ERR, err))
         if word:
-            self.send(ERR, number, b"%s started %d %s %d\n" % (word, pid, started(pid), pid))
+            command.put(self, ERR, b"%s started %d %s %d\n" % (word, pid, started(pid), pid))
         command.look(self)
 
-    def refuse(self, number, word, why):
-        if word:
-            self.send(ERR, number, b"%s %s\n" % (word, why))
-        self.send(END, number, pack("<i", 126))
+    def refuse(self, command, why):
+        if command.word:
+            command.put(self, ERR, b"%s %s\n" % (command.word, why))
+        command.end(self, 126)
 
 
 def find_program(name, environment):
@@ -272,9 +336,19 @@ def find_program(name, environment):
     raise OSError(ENOENT, "it is nowhere")
 
 
-def spawn(place, argv, environment, out, err):
+def file_of(data):
+    """Returns a file in memory with that content, to be read from its beginning."""
+    fd = os.memfd_create("input")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def spawn(place, argv, environment, out, err, given):
+    no_input = (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
     actions = [
-        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        no_input if given is None else (os.POSIX_SPAWN_DUP2, given, 0),
         (os.POSIX_SPAWN_DUP2, out, 1),
         (os.POSIX_SPAWN_DUP2, err, 2),
     ]
@@ -314,12 +388,13 @@ def can_spawn():
     if sys.version_info < (3, 9) or not hasattr(os, "posix_spawn"):
         return False
     try:
-        null = os.open("/dev/null", os.O_WRONLY)
-        os.waitpid(spawn("/bin/sh", [b"sh", b"-c", b":"], {}, null, null), 0)
+        null, given = os.open("/dev/null", os.O_WRONLY), file_of(b"exit 7")
+        _, status = os.waitpid(spawn("/bin/sh", [b"sh"], {}, null, null, given), 0)
         os.close(null)
-    except (OSError, NotImplementedError):
+        os.close(given)
+        return os.WEXITSTATUS(status) == 7
+    except (AttributeError, OSError, NotImplementedError):
         return False
-    return True
 
 
 def main():

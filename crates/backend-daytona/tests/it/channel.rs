@@ -3,17 +3,23 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use sandbox_core::{CommandEvent, ErrorKind, FailureKind, OutputStream, Sandbox};
+use sandbox_core::{
+    ByteRange, CommandEvent, Error, ErrorKind, FailureKind, OutputStream, Sandbox, WriteOptions,
+};
+use sandbox_test_server::Fault;
 
 use crate::Fixture;
+
+/// Runs a command, and returns true when it was started by the program of the channel.
+async fn is_over_channel(sandbox: &Sandbox) -> bool {
+    let line = "tr '\\0' '\\n' </proc/$PPID/cmdline | sed -n 2p";
+    sandbox.commands().run(line).await.expect("a command").stdout == "-ESBc\n"
+}
 
 /// Uses a sandbox until its commands go over the channel.
 async fn over_channel(sandbox: &Sandbox) {
     let started = Instant::now();
-    // The program that runs commands is the parent of such a command.
-    let line =
-        "tr '\\0' '\\n' </proc/$PPID/cmdline | grep -c 'Runs commands for one client' || true";
-    while sandbox.commands().run(line).await.expect("a command").stdout != "1\n" {
+    while !is_over_channel(sandbox).await {
         assert!(started.elapsed() < Duration::from_secs(20), "no channel was opened");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -136,7 +142,86 @@ async fn a_sandbox_whose_python_does_not_work_has_commands_of_sessions() {
         assert_eq!(done.stdout, format!("{number}\n"));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let line =
-        "tr '\\0' '\\n' </proc/[0-9]*/cmdline | grep -c 'Runs commands for one client' || true";
-    assert_eq!(sandbox.commands().run(line).await.unwrap().stdout, "0\n");
+    assert!(!is_over_channel(&sandbox).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_breaks_is_made_again_and_nothing_is_lost() {
+    let f = Fixture::new().await;
+    f.server.faults().add("", "pty", Fault::Cut(30_000), 1);
+    f.server.faults().add("", "pty", Fault::Cut(200_000), 1);
+    let sandbox = f.sandbox().await;
+    over_channel(&sandbox).await;
+    let line = "echo x >>ran; i=0; while [ $i -lt 60000 ]; do echo line $i; i=$((i+1)); done; echo end >&2; exit 4";
+    let quick = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        sandbox.commands().run("sleep 0.5; echo quick; exit 3").await.unwrap()
+    };
+    let long = async { sandbox.commands().run(line).output_limit("8m").await.unwrap() };
+    let (done, quick) = tokio::join!(long, quick);
+    let expected: String = (0..60_000).map(|number| format!("line {number}\n")).collect();
+    assert!(done.stdout == expected, "{} of {} bytes", done.stdout.len(), expected.len());
+    assert_eq!((&*done.stderr, done.exit_code), ("end\n", 4));
+    assert_eq!((&*quick.stdout, quick.exit_code), ("quick\n", 3));
+    assert!(f.server.faults().is_empty(), "both cuts happened");
+    assert_eq!(&sandbox.files().read("ran").await.unwrap()[..], b"x\n", "it ran once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_channel_that_is_gone_loses_its_commands_and_later_ones_work() {
+    let f = Fixture::new().await;
+    let sandbox = f.sandbox().await;
+    over_channel(&sandbox).await;
+    let lost = sandbox.commands().run("kill -9 $PPID; sleep 30").await;
+    let unknown = |error: &sandbox_core::Error| error.effect() == sandbox_core::Effect::Unknown;
+    match &lost {
+        Ok(done) => assert!(done.failure.is_some(), "{done:?}"),
+        Err(error) => assert!(unknown(error), "{error:?}"),
+    }
+    assert_eq!(sandbox.commands().run("echo again").await.unwrap().stdout, "again\n");
+    over_channel(&sandbox).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_every_size_are_exact_and_large_ones_leave_nothing_beside_them() {
+    let f = Fixture::new().await;
+    let sandbox = f.sandbox().await;
+    let files = sandbox.files();
+    let bytes: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
+    for is_over_channel in [false, true] {
+        if is_over_channel {
+            over_channel(&sandbox).await;
+        }
+        for size in [0, 1, 65_535, 65_536, 65_537, 1 << 20, 3_000_000] {
+            let place = format!("new {is_over_channel}/it's {size}");
+            files.write(&place, bytes[..size].to_vec()).await.unwrap();
+            assert!(files.read(&place).await.unwrap() == bytes[..size], "{size}");
+            let range = ByteRange { offset: 3, length: Some(66_000) };
+            let mut part = files.stream(&place, range).await.unwrap();
+            let mut found = Vec::new();
+            while let Some(piece) = part.next().await {
+                found.extend_from_slice(&piece.unwrap());
+            }
+            let end = size.min(66_003);
+            assert!(found == bytes[3.min(end)..end], "{} of {size}", found.len());
+        }
+    }
+    // A file keeps its mode, and a failing content leaves the file as it was.
+    let place = "new true/it's 1";
+    files.chmod(place, 0o751).await.unwrap();
+    files.write(place, bytes.clone()).await.unwrap();
+    assert_eq!(files.stat(place).await.unwrap().permissions, "751");
+    let broken = || Err(Error::new(ErrorKind::Unavailable, "test", "the content broke"));
+    let content = vec![Ok(bytes[..2_000_000].to_vec().into()), broken()];
+    let content = Box::pin(futures_util::stream::iter(content));
+    let error = files.write_stream(place, content, WriteOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(files.read(place).await.unwrap() == bytes);
+    let names: Vec<_> =
+        files.list("new true").await.unwrap().into_iter().map(|file| file.name).collect();
+    assert!(names.len() == 7 && names.iter().all(|name| name.starts_with("it's")), "{names:?}");
+    let error = files.write("/proc/x", bytes.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    let error = files.write("new true/it's 1/below", bytes).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }

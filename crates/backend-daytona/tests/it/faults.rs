@@ -23,10 +23,12 @@ async fn a_cut_log_is_read_on_where_it_broke() {
 async fn one_bad_answer_of_a_read_is_asked_again() {
     let f = Fixture::new().await;
     let sandbox = f.sandbox().await;
-    sandbox.files().write("a", "b").await.unwrap();
+    let large = vec![b'x'; 200_000];
+    sandbox.files().write("a", large.clone()).await.unwrap();
     let bad = Fault::Answer(502, json!({"message": "bad gateway"}), vec![]);
     f.server.faults().add("GET", "/files/download", bad, 1);
-    assert_eq!(&sandbox.files().read("a").await.unwrap()[..], b"b");
+    assert!(sandbox.files().read("a").await.unwrap() == large);
+    assert!(f.server.faults().is_empty(), "the bad answer was given");
 }
 
 #[tokio::test(flavor = "multi_thread")]

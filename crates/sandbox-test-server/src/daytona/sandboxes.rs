@@ -10,6 +10,7 @@ use sandbox_core::{Backend, Mount, NetworkPolicy, Sandbox, random_hex};
 use serde_json::{Map, Value, json};
 
 use super::interpreter::Interpreters;
+use super::pty::Terminal;
 use super::session::Sessions;
 use super::volumes::Volumes;
 use super::{ORGANIZATION, Options};
@@ -46,7 +47,7 @@ pub(crate) struct Entry {
     cell: OnceLock<Sandbox>,
     pub(crate) sessions: Sessions,
     pub(crate) interpreters: Interpreters,
-    pub(crate) terminals: Mutex<HashMap<String, Arc<dyn sandbox_core::CommandControl>>>,
+    terminals: Mutex<HashMap<String, Arc<Terminal>>>,
 }
 
 impl std::fmt::Debug for Entry {
@@ -72,6 +73,11 @@ fn text(time: DateTime<Utc>) -> String {
 impl Entry {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns its terminals.
+    pub(crate) fn terminals(&self) -> MutexGuard<'_, HashMap<String, Arc<Terminal>>> {
+        self.terminals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns its cell, if it has started.

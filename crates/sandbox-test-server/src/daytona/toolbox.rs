@@ -43,6 +43,7 @@ pub(crate) fn routes(registry: Arc<Registry>) -> Router {
         // create-connect (`daytona/_sync/process.py`, create_pty_session), resize_pty_session, list and delete
         .route("/{id}/process/pty", get(pty::list))
         .route("/{id}/process/pty/create-connect", any(pty::connect))
+        .route("/{id}/process/pty/{terminal}/connect", any(pty::connect_again))
         .route("/{id}/process/pty/{terminal}/resize", post(pty::resize))
         .route("/{id}/process/pty/{terminal}", get(pty::one).delete(pty::remove))
         // execute_interpreter_code, create_interpreter_context, list and delete
