@@ -139,6 +139,10 @@ impl Readable for Reader {
         self.took(count, credit);
         Ok(count)
     }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for Reader {

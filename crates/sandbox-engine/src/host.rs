@@ -39,6 +39,12 @@ pub trait Readable: fmt::Debug + Send + Sync {
     fn unread(&self) -> Option<usize> {
         None
     }
+
+    /// Returns true where bytes take time from the process that writes them to here, so that some may still come when
+    /// nothing is there. A pipe of this host has none on their way.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// A stream that bytes are written to. Dropping it is the end of file for the reader.

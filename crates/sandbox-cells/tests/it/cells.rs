@@ -20,6 +20,10 @@ pub(crate) const CASES: &[Case] = &[
     ("a_run_that_cannot_start", a_run_that_cannot_start),
     ("a_trivial_run_is_one_write", a_trivial_run_is_one_write),
     ("threads_are_counted", threads_are_counted),
+    (
+        "the_start_of_a_run_is_marked_where_others_may_write",
+        the_start_of_a_run_is_marked_where_others_may_write,
+    ),
     ("imports_come_from_the_working_directory", imports_come_from_the_working_directory),
     ("a_lost_working_directory_is_made_again", a_lost_working_directory_is_made_again),
     ("large_code", large_code),
@@ -346,6 +350,27 @@ fn threads_are_counted() {
     assert_eq!(worker.run(code).done().2, 3);
     assert_eq!(worker.run("stop.set(); [t.join() for t in threads]; time.sleep(0.05)").done().2, 0);
     assert_eq!(worker.run("for i in range(5000): print(i)").done().2, 0);
+}
+
+fn the_start_of_a_run_is_marked_where_others_may_write() {
+    let mut worker = Worker::new();
+    let alone = worker.run("import subprocess");
+    assert_eq!((alone.marked.announces_starts, &alone.marked.before_start), (false, &None));
+    let code = "p = subprocess.Popen(['sh', '-c', 'sleep 0.1; echo late'])";
+    let with_child = worker.run(code);
+    let marked = &with_child.marked;
+    assert_eq!((marked.announces_starts, &marked.before_start), (true, &None));
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let next = worker.run("print('own', p.wait())");
+    assert_eq!(next.marked.before_start.as_deref(), Some("late\n"));
+    assert!(next.marked.announces_starts);
+    assert_eq!(String::from_utf8_lossy(&next.stdout), "own 0\n");
+    // Threads are writers, too.
+    let mut worker = Worker::new();
+    let code =
+        "import threading; stop = threading.Event(); threading.Thread(target=stop.wait).start()";
+    assert!(worker.run(code).marked.announces_starts);
+    assert_eq!(worker.run("stop.set()").marked.before_start.as_deref(), Some(""));
 }
 
 fn imports_come_from_the_working_directory() {

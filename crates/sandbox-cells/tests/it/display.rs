@@ -249,7 +249,8 @@ fn display_from_threads() {
     std::thread::sleep(std::time::Duration::from_millis(400));
     let next = worker.run("1");
     assert_eq!(next.displays().count(), 1);
-    assert!(next.stdout().contains("'late'"), "{}", next.stdout());
+    let before = next.marked.before_start.as_deref();
+    assert!(before.is_some_and(|before| before.contains("'late'")), "{before:?}");
 }
 
 /// IPython's own functions only print outside of an IPython shell.

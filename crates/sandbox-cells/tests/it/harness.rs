@@ -143,6 +143,10 @@ pub(crate) struct Marked {
     pub(crate) marks: Vec<(i64, [i64; 2])>,
     /// Standard output between the marks that were named.
     pub(crate) places: Vec<String>,
+    /// Standard output before the mark of a start, which belongs to no run. `None`: there is no such mark.
+    pub(crate) before_start: Option<String>,
+    /// Set when later runs were said to mark their start.
+    pub(crate) announces_starts: bool,
 }
 
 impl Outcome {
@@ -150,6 +154,14 @@ impl Outcome {
     fn take_out_marks(&mut self, run: i64) {
         for (which, text) in [&mut self.stdout, &mut self.stderr].into_iter().enumerate() {
             let (mut rest, mut whole) = (std::mem::take(text), Vec::new());
+            let start = [&b"\xfemark\xfe"[..], &run.to_le_bytes(), &[0; 8]].concat();
+            if let Some(at) = rest.windows(start.len()).position(|window| window == start) {
+                if which == 0 {
+                    let before = String::from_utf8_lossy(&rest[..at]);
+                    self.marked.before_start = Some(before.into_owned());
+                }
+                rest.drain(..at + start.len());
+            }
             for (id, numbers) in &self.marked.marks {
                 assert_eq!(*id, run, "the run of a mark");
                 if numbers[which] == 0 {
@@ -391,6 +403,9 @@ impl Worker {
         self.reader.push(&bytes[..length]);
         while let Some(frame) = self.reader.next_frame().expect("frames") {
             match Reply::decode(frame).expect("a reply") {
+                Reply::Marked { stdout: -1, stderr: -1, .. } => {
+                    outcome.marked.announces_starts = true;
+                }
                 Reply::Marked { id, stdout, stderr } => {
                     outcome.marked.marks.push((id, [stdout, stderr]))
                 }

@@ -56,6 +56,10 @@ impl Readable for InTurn {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.try_read(buffer)
     }
+
+    fn is_remote(&self) -> bool {
+        self.0.is_remote()
+    }
 }
 
 impl Idle {

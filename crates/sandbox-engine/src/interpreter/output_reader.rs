@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::sync_markers::{MarkerSplitter, Segment};
 use crate::host::Readable;
@@ -14,6 +14,9 @@ pub(super) const MAX_DRAINED_BYTES: usize = 1 << 20;
 
 /// The same limit where the stream and the reply may have come on different ways.
 const MAX_BYTES_BEFORE_MARKER: usize = 2 * MAX_DRAINED_BYTES;
+
+/// The number of the marker at the start of a run.
+const START: i64 = 0;
 
 /// The next part of a stream.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub(super) struct OutputReader {
     lossy: bool,
     /// Bytes to look for before the next reply is reported.
     pending_output: usize,
+    /// Text of nothing, unless the mark at the start of the run does not come. `None`: the run has started.
+    before_start: Option<BytesMut>,
 }
 
 impl OutputReader {
@@ -51,12 +56,14 @@ impl OutputReader {
             wanted: None,
             lossy: false,
             pending_output: 0,
+            before_start: None,
         }
     }
 
-    /// Starts another run.
-    pub(super) fn begin(&mut self, run: i64) {
+    /// Starts another run. With `has_start` the text of the run begins behind the marker [`START`].
+    pub(super) fn begin(&mut self, run: i64, has_start: bool) {
         self.splitter.begin(run);
+        self.before_start = has_start.then(BytesMut::new);
         (self.reached, self.allowed, self.wanted, self.lossy) = (None, 0, None, false);
     }
 
@@ -126,9 +133,15 @@ impl OutputReader {
             Next::Held => None,
             Next::Nothing => {
                 self.pending_output = 0;
-                None
+                self.start_unmarked()
             }
         }
+    }
+
+    /// Returns the text of a run that has said something, and has marked no start: all of it is its own.
+    fn start_unmarked(&mut self) -> Option<Bytes> {
+        let before = self.before_start.take()?;
+        (!before.is_empty()).then(|| before.freeze())
     }
 
     /// Polls text before the marker that the next reply waits for. `Ready(None)`: all of it was reported.
@@ -179,12 +192,29 @@ impl OutputReader {
             }
             self.reached = None;
             match self.splitter.next() {
-                Some(Segment::Text(text)) => return Next::Text(text),
+                Some(Segment::Text(text)) => match &mut self.before_start {
+                    None => return Next::Text(text),
+                    Some(before) if before.len() + text.len() <= MAX_BYTES_BEFORE_MARKER => {
+                        before.extend_from_slice(&text);
+                        continue;
+                    }
+                    // A process that writes without end: no output of a run is that far away from its start.
+                    Some(before) => {
+                        before.clear();
+                        continue;
+                    }
+                },
+                Some(Segment::Marker(START)) => {
+                    self.before_start = None;
+                    continue;
+                }
                 Some(Segment::Marker(mark)) => {
                     self.reached = Some(mark);
                     continue;
                 }
-                None if !self.open => return Next::Nothing,
+                None if !self.open => {
+                    return self.start_unmarked().map_or(Next::Nothing, Next::Text);
+                }
                 None => {}
             }
             if task.as_mut().is_some_and(|cx| source.poll_readable(cx).is_pending()) {
@@ -250,7 +280,7 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let mut text = OutputReader::new();
-            text.begin(RUN);
+            text.begin(RUN, false);
             Self { text, written: Written::default(), buffer: vec![0; 1000] }
         }
 
@@ -307,6 +337,43 @@ mod tests {
     }
 
     #[test]
+    fn what_is_before_the_start_belongs_to_no_run() {
+        let mut bench = Bench::new();
+        bench.text.begin(RUN, true);
+        bench.written.write(b"late");
+        assert_eq!(bench.told(), "");
+        bench.written.write(b"r");
+        bench.written.mark(START);
+        bench.written.write(b"own");
+        assert_eq!(bench.told(), "own");
+        bench.written.write(b"more");
+        assert_eq!(bench.told(), "more");
+        // A flood does not end the wait.
+        bench.text.begin(RUN, true);
+        (0..=2 * MAX_BYTES_BEFORE_MARKER / 1000).for_each(|_| bench.written.write(&[b'x'; 1000]));
+        bench.written.mark(START);
+        bench.written.write(b"own");
+        assert_eq!(bench.told(), "own");
+    }
+
+    #[test]
+    fn a_run_that_marks_no_start_has_all_of_its_text() {
+        let mut bench = Bench::new();
+        bench.text.begin(RUN, true);
+        bench.written.write(b"own");
+        assert_eq!(bench.told(), "");
+        bench.text.expect_pending();
+        let Bench { text, written, buffer } = &mut bench;
+        assert_eq!(text.pending_output(written, buffer).as_deref(), Some(b"own".as_slice()));
+        assert_eq!(text.pending_output(written, buffer), None);
+        // At the end of the stream, too.
+        bench.text.begin(RUN, true);
+        bench.written.write(b"own");
+        bench.written.write(b"");
+        assert_eq!(bench.told(), "own");
+    }
+
+    #[test]
     fn nothing_waits_for_ever() {
         // For a reply that was never sent.
         let mut bench = Bench::new();
@@ -324,7 +391,7 @@ mod tests {
         bench.text.want(6);
         assert_eq!(bench.wanted(), (String::new(), true));
         // Nor behind a flood.
-        bench.text.begin(RUN);
+        bench.text.begin(RUN, false);
         bench.text.want(1);
         (0..=MAX_BYTES_BEFORE_MARKER / 1000).for_each(|_| bench.written.write(&[b'x'; 1000]));
         let (text, is_all) = bench.wanted();

@@ -41,6 +41,9 @@ const DYING_TIMEOUT: Duration = Duration::from_millis(250);
 /// interfered.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Stands in for a marker in the message of a worker that marks the start of each later run.
+const MARKS_STARTS: i64 = -1;
+
 /// The step in which a worker enters its working directory.
 const DIRECTORY_STEP: &str = "work dir";
 
@@ -66,6 +69,8 @@ pub(crate) struct Worker {
     idle_since: Option<Instant>,
     /// Standard output and standard error.
     texts: [OutputReader; 2],
+    /// Set when other writers than code may have its output, so that it marks where each run starts.
+    marks_starts: bool,
     /// Ends when text and displays have waited for each other in vain.
     stalled: Option<Pin<Box<Sleep>>>,
     /// The event after the text that was held for something that did not come.
@@ -153,6 +158,7 @@ impl Worker {
             last_id: 0,
             idle_since: None,
             texts: [OutputReader::new(), OutputReader::new()],
+            marks_starts: false,
             stalled: None,
             last: None,
             ending: false,
@@ -203,7 +209,10 @@ impl Worker {
         self.idle.end();
         self.requests += 1;
         self.last_id = self.ids.hash_one(self.requests).cast_signed();
-        self.texts.iter_mut().for_each(|text| text.begin(self.last_id));
+        // What is there when a request comes is dropped. What is still on its way comes before the mark.
+        for (text, stream) in self.texts.iter_mut().zip([&self.io.stdout, &self.io.stderr]) {
+            text.begin(self.last_id, self.marks_starts && stream.is_remote());
+        }
         self.last_id
     }
 
@@ -309,6 +318,12 @@ impl Worker {
                 InboxPoll::Nothing => {}
                 InboxPoll::News => {
                     self.mark_received();
+                    continue;
+                }
+                InboxPoll::Reply(Reply::Marked { id, stdout, .. })
+                    if id == self.last_id && stdout == MARKS_STARTS =>
+                {
+                    self.marks_starts = true;
                     continue;
                 }
                 InboxPoll::Reply(Reply::Marked { id, stdout, stderr }) if id == self.last_id => {

@@ -98,6 +98,9 @@ pub enum Reply {
     /// A mark in standard output or error is the bytes `fe 6d 61 72 6b fe`, the id of the run and a number, both of 8
     /// bytes (little-endian).
     ///
+    /// With -1 for both marks, sent before `Done`: something is left that may write before the next run. That run, and each
+    /// later one, writes the mark 0 first, and text before that mark belongs to no run.
+    ///
     /// Fields: id, stdout, stderr.
     Marked {
         /// The id of the run.

@@ -14,7 +14,7 @@ from _signal import signal as set_signal
 from _thread import _count as thread_count
 from _thread import allocate_lock, get_ident
 from os import environ
-from posix import _exit, getpid, kill, register_at_fork, write
+from posix import P_ALL, WEXITED, WNOHANG, WNOWAIT, _exit, getpid, kill, register_at_fork, waitid, write
 from time import sleep
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET, socket
@@ -33,6 +33,8 @@ RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT, CHECKPOINT, EXPORT_VAR
 LATE = (INTERRUPT, TOOL_RESULT)
 READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
 MARKED = 29
+# In the place of a mark: each later run starts with this mark.
+MARKS_STARTS, START = -1, 0
 INVALID = 2
 RESULT = 0
 SMALL_CHUNK = 4096
@@ -107,6 +109,7 @@ class Driver:
         self.current = None
         self.shown = 0
         self.marks = 0
+        self.marks_starts = False  # once processes or threads of code may write between two runs
         self.lock = allocate_lock()
         self.running = False
         self.active = False
@@ -358,6 +361,8 @@ class Driver:
         # No code has run here, so that everything is as it was set up.
         fresh = self.tidied and self.count == 1
         self.begin(run.id, fresh)
+        if self.marks_starts:
+            self.mark_start(run)
         stdin = self.files.pop(0) if run.has_stdin else None
         self.current = run.id
         undo = []
@@ -384,7 +389,7 @@ class Driver:
             if problem is not None:
                 self.send(outcome + frame(REFUSED, text("audit hook"), text(problem)))
                 _exit(1)
-            self.send(outcome + self.done(run))
+            self.send(outcome + self.note_writers(run) + self.done(run))
         if self.calls is not None:
             self.calls.end()
 
@@ -426,6 +431,19 @@ class Driver:
             if kind not in LATE:
                 _exit(2)
             meant = meant or kind == INTERRUPT and codec["as_number"](fields[0]) == request
+
+    def mark_start(self, run):
+        """Marks that what was written so far belongs to no run."""
+        self.masked += 1
+        try:
+            self.streams.mark(run.id, START)
+        finally:
+            self.masked -= 1
+
+    def note_writers(self, run):
+        """Returns the frame that announces marks of starts, when something is left that may write before the next run."""
+        self.marks_starts = self.marks_starts or thread_count() > 0 or has_children()
+        return frame(MARKED, number(run.id), number(MARKS_STARTS), number(MARKS_STARTS)) if self.marks_starts else b""
 
     def done(self, run):
         return frame(
@@ -504,6 +522,15 @@ class Driver:
             item = put(PLAIN_START + put(plain))
             return frame(DISPLAY, number(self.current), RESULT_FIELD, item, NO_METADATA)
         return load("rich")["result"](self, value)
+
+
+def has_children():
+    """Returns true when a process that this one has started runs, or was not waited for."""
+    try:
+        waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def refused_by_hook():

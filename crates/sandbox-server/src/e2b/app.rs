@@ -94,8 +94,10 @@ impl Target {
         let by_host = text(header::HOST.as_str()).and_then(Self::of_host);
         by_host.or_else(|| {
             let id = text("e2b-sandbox-id")?.to_owned();
-            let port = text("e2b-sandbox-port").and_then(|port| port.parse().ok());
-            Some(Self { id, port: port.unwrap_or(ENVD_PORT) })
+            let port = text("e2b-sandbox-port");
+            // Nothing listens on what is no port.
+            let port = port.map_or(ENVD_PORT, |port| port.parse().unwrap_or_default());
+            Some(Self { id, port })
         })
     }
 

@@ -117,7 +117,9 @@ async fn translate(
     let mut events = Vec::new();
     for (kind, path) in kinds {
         let entry = if with_entry { entry_of_event(record, &path).await } else { None };
-        let name = path.strip_prefix(root).unwrap_or(&path).trim_start_matches('/').to_owned();
+        let name = path.strip_prefix(root).unwrap_or(&path).trim_start_matches('/');
+        // The directory itself.
+        let name = if name.is_empty() { "." } else { name }.to_owned();
         events.push(FilesystemEvent { name, kind, entry });
     }
     events

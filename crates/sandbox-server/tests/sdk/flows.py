@@ -663,6 +663,12 @@ async def directories_are_watched(s):
         found = {(event.name, event.type.value) for event in events}
         return {("a.txt", "create"), ("a.txt", "write"), ("a.txt", "remove"), ("sub/b", "write")} <= found
     await until(seen, f"events: {events}")
+    await w(s.files.remove("/tmp/watched"))
+    def ended():
+        if not IS_ASYNC:
+            events.extend(handle.get_new_events())
+        return (".", "remove") in {(event.name, event.type.value) for event in events}
+    await until(ended, f"the end of the directory itself: {events}")
     await w(handle.stop())
 
 
