@@ -132,7 +132,7 @@ impl E2bBackend {
         }
         let instance = E2bInstance::new(Arc::clone(&handle));
         if !is_paused {
-            let prepared = instance.prepare(false).await;
+            let prepared = instance.prepare().await;
             if let Err(error) = prepared {
                 return Err(handle.map_error("attach", error).await);
             }

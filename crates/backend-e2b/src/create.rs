@@ -131,10 +131,7 @@ async fn carry_out(
     let handle = Arc::new(RemoteLifetime::new(remote, plan.is_owned));
     start_lifetime(&handle, plan.lifetime);
     let instance = E2bInstance::new(Arc::clone(&handle));
-    let ready = cancellation.guard(async {
-        describe(&api, &call, &handle).await;
-        instance.prepare(true).await
-    });
+    let ready = cancellation.guard(instance.prepare_new(describe(&api, &call, &handle)));
     match ready.await {
         Ok(()) => Ok((handle, instance)),
         Err(error) => {

@@ -91,32 +91,47 @@ impl E2bInstance {
         *self.runner.lock().unwrap_or_else(PoisonError::into_inner) = runner;
     }
 
-    /// Waits until the sandbox can be used, and makes its working directory. `is_new`: its code starts there.
+    /// Waits until a sandbox that was made before can be used.
+    ///
+    /// # Errors
+    /// What kept the sandbox from answering.
+    pub(crate) async fn prepare(&self) -> Result<()> {
+        self.parts().await.map(drop)
+    }
+
+    /// Waits until a new sandbox can be used, and makes its working directory, in which its code starts. `describe` asks the
+    /// service about it meanwhile.
     ///
     /// # Errors
     /// `InvalidArgument` for a directory that cannot be made; what kept the sandbox from answering.
-    pub(crate) async fn prepare(&self, is_new: bool) -> Result<()> {
-        let parts = self.parts().await?;
-        let described = self.handle.described();
-        let wanted = labels::read(described.metadata.as_ref()).directory;
-        if let (true, Some(_), Code::Interpreter(code)) = (is_new, wanted, &parts.code) {
+    pub(crate) async fn prepare_new(&self, describe: impl Future<Output = ()>) -> Result<()> {
+        let parts = self.parts.get_or_try_init(|| self.assemble(describe)).await?;
+        if let (Some(_), Code::Interpreter(code)) = (self.wanted_directory(), &parts.code) {
             code.change_directory(&parts.cwd).await?;
         }
         Ok(())
     }
 
-    async fn parts(&self) -> Result<&Parts> {
-        self.parts.get_or_try_init(|| self.assemble()).await
+    fn wanted_directory(&self) -> Option<String> {
+        labels::read(self.handle.described().metadata.as_ref()).directory
     }
 
-    async fn assemble(&self) -> Result<Parts> {
-        let described = self.handle.described();
-        let wanted = labels::read(described.metadata.as_ref()).directory;
+    async fn parts(&self) -> Result<&Parts> {
+        self.parts.get_or_try_init(|| self.assemble(std::future::ready(()))).await
+    }
+
+    /// `described` is done once the service has said what the sandbox is.
+    async fn assemble(&self, described: impl Future<Output = ()>) -> Result<Parts> {
+        let wanted = self.wanted_directory();
         let limit = self.handle.clients.config.ready_timeout();
         let interpreter = Interpreter::new(Arc::clone(&self.handle));
+        let has_code = async {
+            described.await;
+            interpreter.is_there(self.interpreter_limit(&self.handle.described()), limit).await
+        };
         let (cwd, has_code) = tokio::try_join!(
             system::working_directory(&self.envd, wanted.as_deref(), limit),
-            interpreter.is_there(self.interpreter_limit(&described), limit),
+            has_code,
         )?;
         let (runner, code) = if has_code {
             (Runner::Interpreter, Code::Interpreter(CodeContexts::new(interpreter, &cwd)))
