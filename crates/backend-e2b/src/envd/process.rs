@@ -36,11 +36,11 @@ use crate::error::no_code;
 
 /// Puts the shell of a command into a session of its own, where there is a program for that, so that all of its processes
 /// are found. What that outer shell says itself, such as that a child was killed, is no output of the command.
-const OUTER: &str = r#"script=$1; shift
+const OUTER: &str = r#"script="exec 2>&3 3>&-
+$1"; shift
 exec 3>&2 2>/dev/null
-enter='exec 2>&3 3>&-; exec /bin/sh -c "$0" sh "$@"'
-if command -v setsid >/dev/null; then setsid /bin/sh -c "$enter" "$script" "$@"
-else /bin/sh -c "$enter" "$script" "$@"; fi
+if command -v setsid >/dev/null; then setsid /bin/sh -c "$script" sh "$@"
+else /bin/sh -c "$script" sh "$@"; fi
 exit $?"#;
 
 /// The tag of every process of ours begins with this.
