@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use sandbox_agent_client::{
     AgentRoute, AgentStreams, ResidentAgent, START_PYTHON, parse_environment,
 };
-use sandbox_cloud::{Backoff, Connections};
+use sandbox_cloud::Backoff;
 use sandbox_core::{CallContext, Error, ErrorKind, FailureKind, Result, Retry};
 use sandbox_engine::background_runtime;
 use sandbox_shell::SHELL;
@@ -125,7 +125,7 @@ impl ModalRoute {
         };
         let first = self.access().first.take();
         let ids = (self.sandbox_id.as_str(), task_id.as_str());
-        Router::open(&self.factory, api, &call, ids, first, Connections::Shared).await
+        Router::open(&self.factory, api, &call, ids, first).await
     }
 
     /// Asks the service whether the sandbox has ended.
@@ -166,7 +166,7 @@ impl ModalRoute {
         let (factory, id) = (Arc::clone(&self.factory), self.sandbox_id.clone());
         background_runtime::spawn(async move {
             let terminated = async {
-                let api = factory.api_over(Connections::Dedicated)?;
+                let api = factory.api()?;
                 api.terminate(&CallContext::new(), "idle_timeout", &id).await
             };
             if let Err(error) = terminated.await {

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbox_cloud::Connections;
 use sandbox_cloud::auth::process_env;
 use sandbox_cloud::http::Url;
 use sandbox_core::{CallContext, Result};
@@ -37,34 +36,24 @@ impl ApiFactory {
         Self { config, ..Self::default() }
     }
 
-    /// Returns the control plane as it is configured now, for a call on the runtime of its caller.
+    /// Returns the control plane as it is configured now, for calls on this runtime.
     ///
     /// # Errors
     /// `InvalidArgument` for an address that is none.
     pub(crate) fn api(&self) -> Result<Api> {
-        self.api_over(Connections::Shared)
-    }
-
-    /// Returns the control plane as it is configured now.
-    ///
-    /// # Errors
-    /// As [`ApiFactory::api`].
-    pub(crate) fn api_over(&self, connections: Connections) -> Result<Api> {
         let account = Account::resolve(&self.config, &process_env)?;
-        let channel = self.channel(&account.server, connections)?;
+        let channel = self.channel(&account.server)?;
         let (tokens, request_timeout) = (Arc::clone(&self.tokens), self.config.call_timeout());
         Ok(Api { channel, account, tokens, request_timeout })
     }
 
-    /// Returns a channel to an address.
+    /// Returns a channel to an address. Every runtime has its own, the background one too, and keeps it: a new channel takes as
+    /// long as a request.
     ///
     /// # Errors
     /// As [`ApiFactory::api`].
-    pub(crate) fn channel(&self, url: &Url, connections: Connections) -> Result<Channel> {
-        match connections {
-            Connections::Shared => self.channels.get(url),
-            Connections::Dedicated => channel::open(url),
-        }
+    pub(crate) fn channel(&self, url: &Url) -> Result<Channel> {
+        self.channels.get(url)
     }
 
     /// Returns the id of the configured app.

@@ -7,9 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message as _;
-use sandbox_cloud::{
-    Cancellation, Connections, CreateGuard, CreateLocks, RemoteLifetime, create_or_find,
-};
+use sandbox_cloud::{Cancellation, CreateGuard, CreateLocks, RemoteLifetime, create_or_find};
 use sandbox_core::{
     CallContext, CreateSpec, Error, ErrorKind, NetworkMode, Result, SandboxId, Secret, SingleUse,
     Tags, Variant, random_hex, resolve_directory, unix_now,
@@ -340,7 +338,7 @@ async fn request(
     mut plan: Plan,
     mut cancellation: Cancellation,
 ) -> Result<Requested> {
-    let api = factory.api_over(Connections::Dedicated)?;
+    let api = factory.api()?;
     if plan.generation == Generation::V1 && !plan.env.is_empty() {
         let secret = api.secret(&call, &plan.app_id, SecretOf::Variables(&plan.env));
         let secret = cancellation.guard(secret).await?;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, Stream, StreamExt as _};
 use prost::Message;
-use sandbox_cloud::Connections;
 use sandbox_cloud::http::parse_endpoint;
 use sandbox_core::{CallContext, Error, ErrorKind, PtySize, Result, Secret, random_hex};
 use tokio::io::{AsyncReadExt as _, AsyncWrite, DuplexStream};
@@ -85,7 +84,6 @@ impl Router {
         call: &CallContext,
         (sandbox_id, task_id): (&str, &str),
         access: Option<CommandRouterAccess>,
-        connections: Connections,
     ) -> Result<Arc<Self>> {
         let access = match access {
             Some(access) => access,
@@ -95,7 +93,7 @@ impl Router {
             let message = format!("the service gave no address of the sandbox: {error}");
             Error::new(ErrorKind::Protocol, "connect", message)
         })?;
-        let channel = factory.channel(&url, connections)?;
+        let channel = factory.channel(&url)?;
         let jwt = Mutex::new(Secret::new(access.jwt));
         Ok(Arc::new(Self {
             api,

@@ -113,9 +113,9 @@ impl Remote for RemoteSandbox {
         describe::end_at(&self.state().listed)
     }
 
-    async fn delete(&self, operation: &'static str, connections: Connections) -> Result<()> {
+    async fn delete(&self, operation: &'static str, _: Connections) -> Result<()> {
         let id = self.sandbox_id();
-        let api = self.factory.api_over(connections)?;
+        let api = self.factory.api()?;
         match api.terminate(&CallContext::new(), operation, &id).await {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => {
@@ -125,8 +125,8 @@ impl Remote for RemoteSandbox {
         }
     }
 
-    async fn exists(&self, operation: &'static str, connections: Connections) -> Result<bool> {
-        let api = self.factory.api_over(connections)?;
+    async fn exists(&self, operation: &'static str, _: Connections) -> Result<bool> {
+        let api = self.factory.api()?;
         match api.result(&CallContext::new(), operation, &self.sandbox_id()).await {
             Ok(result) => Ok(result.status == status::RUNNING),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),

@@ -47,7 +47,10 @@ check_program() {
     elif [ ! -x "$1" ]; then
         cannot 'execute'
     fi
-    # A script needs the interpreter in its first line.
+    # Programs of the image have what they need.
+    case $1 in /bin/* | /usr/bin/*) return ;; esac
+    # A script needs the interpreter in its first line. A shell reads a line byte by byte, and that of a binary may be long.
+    command -v head >/dev/null 2>&1 && [ "$(head -c 2 "$1" 2>/dev/null)" != '#!' ] && return
     { read -r first <"$1"; } 2>/dev/null
     case $first in
         '#!'*)
@@ -78,7 +81,8 @@ if [ "$kind" = terminal ]; then
 fi
 case $kind in direct*)
     [ "$HOME" ] || export HOME=/root
-    report_start
+    # It leads its session, by which it is told apart from a later process of its number.
+    echo "$word started $$ - $$" >&3
     [ "$kind" = direct-input ] || exec </dev/null
     exec 2>&3 3>&-
     exec "$@"

@@ -90,7 +90,7 @@ pub fn exit_of(status: i32) -> Exit {
 pub struct ProcessIdentity {
     /// Process id inside.
     pub pid: u32,
-    /// Start of the process as the kernel has it.
+    /// Start of the process as the kernel has it; `-` for a process that leads its session.
     pub since: String,
     /// The shell that started the command and leads its session.
     pub leader: u32,

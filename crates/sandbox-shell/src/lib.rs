@@ -50,8 +50,9 @@ pub const SHELL: &str = "/bin/sh";
 /// directory that is missing.
 pub const COMMAND: &str = include_str!("command.sh");
 
-/// The script that sends a signal. Its arguments: the signal; `alone`, `tree` or `leader`; the process, its start, and the
-/// shell that leads its session, as [`ProcessIdentity`] has them. It prints `yes` when the command was alive.
+/// The script that sends a signal. Its arguments: the signal; `alone`, `tree` or `leader`; the process, its start, or `-` for
+/// one that leads its session, and the shell that leads its session, as [`ProcessIdentity`] has them. It prints `yes` when the
+/// command was alive.
 pub const SIGNAL: &str = include_str!("signal.sh");
 
 /// A program to start.

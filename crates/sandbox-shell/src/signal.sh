@@ -1,7 +1,13 @@
 # Sends a signal to a command or to everything that it has started, and reports whether the command was alive.
 #
-# $1 the signal, $2 `alone`, `tree` or `leader`, $3 the process of the command, $4 its start, $5 the shell that started it.
+# $1 the signal, $2 `alone`, `tree` or `leader`, $3 the process of the command, $4 its start, or `-` for one that leads its
+# session, $5 the shell that started it.
 signal=$1 target=$2 child=$3 since=$4 leader=$5
+
+# Tells whether a process of that start and session is the command, whose number that process has.
+is_it() {
+    [ "$1" = "$since" ] || { [ "$since" = - ] && [ "$2" = "$child" ]; }
+}
 
 # Lists the processes: number, parent, session.
 table() {
@@ -10,7 +16,7 @@ table() {
         number=${place#/proc/}
         set -- ${line##*) }
         case $1 in Z | X) continue ;; esac
-        [ "$number" = "$child" ] && [ "${20}" != "$since" ] && continue
+        [ "$number" = "$child" ] && ! is_it "${20}" "$4" && continue
         echo "$number $2 $4"
     done
 }
@@ -44,7 +50,7 @@ alive=
     set -- ${line##*) }
     case $1 in
         Z | X) ;;
-        *) [ "${20}" = "$since" ] && alive=yes ;;
+        *) is_it "${20}" "$4" && alive=yes ;;
     esac
 }
 echo "${alive:-no}"
