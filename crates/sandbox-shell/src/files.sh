@@ -151,6 +151,8 @@ case $verb in
             exec cat "$path"
         elif [ "$4" = all ]; then
             exec tail -c "+$(($3 + 1))" "$path"
+        elif [ "$3" = 0 ]; then
+            exec head -c "$4" "$path"
         else
             tail -c "+$(($3 + 1))" "$path" | head -c "$4"
         fi

@@ -17,6 +17,27 @@ command -v setsid >/dev/null 2>&1 && set -- setsid "$@"
 # A longer line would not be written at once, and lines of both streams would be mixed in the log.
 encode() {
     [ "$form" = lines ] || exec cat
+    # One program for all pieces, where the image has one that starts fast. Its status is 9 at much output.
+    if command -v perl >/dev/null 2>&1; then
+        perl -e '
+            $| = 1;
+            $full = 0;
+            while (sysread(STDIN, $piece, 2700)) {
+                $line = pack("u", $piece);
+                $line =~ s/^.//mg;
+                $line =~ tr|\n||d;
+                $line =~ tr|` -_|AA-Za-z0-9+/|;
+                $rest = (3 - length($piece) % 3) % 3;
+                substr($line, -$rest) = "=" x $rest if $rest;
+                print "$line\n";
+                $full = length($piece) == 2700 ? $full + 1 : 0;
+                exit 9 if $full == 4;
+            }' 2>/dev/null
+        case $? in
+            0) return ;;
+            9) encode_much ;;
+        esac
+    fi
     full=0
     while :; do
         # One read, whatever its size.
@@ -28,22 +49,25 @@ encode() {
             continue
         fi
         full=$((full + 1))
-        # Much output: one program for all of it, where the image has one; packed, for logs of text are slow.
-        [ $full = 4 ] || continue
-        if python3 -c 'import zlib' 2>/dev/null; then
-            exec python3 -c '
+        [ $full = 4 ] && encode_much
+    done
+}
+
+# Much output: one program for all of it, where the image has one; packed, for logs of text are slow.
+encode_much() {
+    if python3 -c 'import zlib' 2>/dev/null; then
+        exec python3 -c '
 import base64, os, zlib
 packer = zlib.compressobj(1)
 while piece := os.read(0, 65536):
     packed = packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)
     for at in range(0, len(packed), 2700):
         os.write(1, b"~" + base64.b64encode(packed[at : at + 2700]) + b"\n")'
-        elif perl -MMIME::Base64 -e 1 2>/dev/null; then
-            exec perl -MMIME::Base64 -e '
-                $| = 1;
-                while (sysread(STDIN, $piece, 2700)) { print encode_base64($piece, ""), "\n" }'
-        fi
-    done
+    elif perl -MMIME::Base64 -e 1 2>/dev/null; then
+        exec perl -MMIME::Base64 -e '
+            $| = 1;
+            while (sysread(STDIN, $piece, 2700)) { print encode_base64($piece, ""), "\n" }'
+    fi
 }
 
 decode() {
