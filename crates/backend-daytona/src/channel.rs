@@ -58,8 +58,13 @@ const NONCE_SIZE: usize = 16;
 /// Bytes of a frame before its content.
 const HEAD: usize = 9;
 
-/// Bytes of output that are read before the sandbox is told so. It sends at most 1 MiB of a command without.
+/// Bytes of output that are read before the sandbox is told so.
 const ACKNOWLEDGED: u64 = 256 << 10;
+
+/// Bytes of one command that the program in the sandbox sends before they are acknowledged: 1 MiB, and reports. Code in the
+/// sandbox may have taken its place: a channel with more, or with a frame that is larger than a program sends, is lost.
+const MAX_UNREAD: u64 = (1 << 20) + (64 << 10);
+const MAX_FRAME: usize = 128 << 10;
 
 /// Bytes of a script's input.
 pub(crate) const MAX_INPUT: usize = 64 << 10;
@@ -93,8 +98,9 @@ struct Running {
     pieces: mpsc::UnboundedSender<Piece>,
     /// The request, until there is an answer to it.
     request: Option<Bytes>,
-    /// Bytes of answers.
+    /// Bytes of answers, and those that were acknowledged.
     received: u64,
+    acknowledged: u64,
 }
 
 type Connection = (SocketSender, SocketReceiver);
@@ -240,7 +246,12 @@ impl Channel {
         let request = json!({"word": word, "argv": argv, "env": env, "cwd": cwd, "input": input});
         let request = request.to_string();
         let request = frame(START_COMMAND, number, request.as_bytes());
-        let running = Running { pieces: sender, request: Some(request.clone()), received: 0 };
+        let running = Running {
+            pieces: sender,
+            request: Some(request.clone()),
+            received: 0,
+            acknowledged: 0,
+        };
         self.commands().insert(number, running);
         self.times().0 = Instant::now();
         let _ = self.frames.send(request);
@@ -297,6 +308,9 @@ impl Channel {
 
     /// Says how many bytes of the output of a command were taken in all.
     fn acknowledge(&self, number: u32, taken: u64) {
+        if let Some(running) = self.commands().get_mut(&number) {
+            running.acknowledged = taken;
+        }
         self.send(ACKNOWLEDGE, number, &taken.to_le_bytes());
     }
 
@@ -305,9 +319,9 @@ impl Channel {
         let mut commands = self.commands();
         let Some(running) = commands.get_mut(&number) else { return };
         if kind == UNKNOWN {
-            // The request was lost on its way.
-            match &running.request {
-                Some(request) => drop(self.frames.send(request.clone())),
+            // The request was lost on its way. It is sent again once.
+            match running.request.take() {
+                Some(request) => drop(self.frames.send(request)),
                 None => drop(commands.remove(&number)),
             }
             return;
@@ -315,6 +329,11 @@ impl Channel {
         running.request = None;
         running.received += content.len() as u64;
         let received = running.received;
+        if received - running.acknowledged > MAX_UNREAD {
+            drop(commands);
+            tracing::debug!("the channel to a sandbox is lost: it sends more than it may");
+            return self.lose();
+        }
         let piece = match kind {
             OUT => Piece::Output(0, content),
             ERR => Piece::Output(1, content),
@@ -330,6 +349,7 @@ impl Channel {
         };
         if running.pieces.send(piece).is_err() {
             // The command ends when all of its output is taken.
+            drop(commands);
             self.acknowledge(number, received);
         }
     }
@@ -397,6 +417,10 @@ impl Channel {
         loop {
             while let Some((kind, command, content)) = split_frame(received) {
                 self.take(kind, command, content);
+            }
+            if received.len() > MAX_FRAME {
+                tracing::debug!("the channel to a sandbox is lost: it sends no frames");
+                return self.lose();
             }
             match receiver.next().await {
                 Some(SocketMessage::Binary(data)) => received.extend_from_slice(&data),
@@ -588,5 +612,24 @@ mod tests {
         // A command with an answer was not lost, so it is not started again.
         channel.take(UNKNOWN, number, Bytes::new());
         assert!(sent.try_recv().is_err() && channel.commands().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_that_sends_more_than_it_may_loses_its_channel() {
+        let (frames, _sent) = mpsc::unbounded_channel();
+        let channel = Arc::new(Channel::over(frames));
+        let (number, pieces) = channel.request("w", &["yes".to_owned()], &json!({}), "/", None);
+        let mut read = output(Arc::clone(&channel), number, pieces);
+        let piece = Bytes::from(vec![0; 64 << 10]);
+        // As much as is read may come without end.
+        for _ in 0..100 {
+            channel.take(OUT, number, piece.clone());
+            assert_eq!(read.next().await.unwrap().unwrap().1.len(), piece.len());
+        }
+        assert!(channel.is_open());
+        for _ in 0..18 {
+            channel.take(OUT, number, piece.clone());
+        }
+        assert!(!channel.is_open());
     }
 }
