@@ -42,6 +42,9 @@ const MAX_WAITING: usize = 64 << 20;
 /// Time for a terminal to be connected.
 pub(crate) const TERMINAL_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Time for the end of a sandbox to be known, when it has refused a program.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Beginning of the ids of terminals.
 const TERMINAL: &str = "pty/";
 
@@ -383,13 +386,19 @@ impl ShellHost for Programs {
         program: ShellProgram,
     ) -> Result<AttachedProgram> {
         let own = self.own()?;
-        background(async move {
+        let started = background(async move {
             match program.terminal {
                 None => own.start_in_session(program).await,
                 Some(size) => own.start_on_terminal(program, size).await,
             }
-        })
-        .await?
+        });
+        match started.await? {
+            // The refusal of a sandbox that is being ended comes before its end is known.
+            Err(_) if timeout(END_TIMEOUT, self.closed()).await.is_ok() => {
+                Err(self.lost("start_command"))
+            }
+            started => started,
+        }
     }
 
     /// Returns nothing: the toolbox knows the status of the shell around a program.

@@ -1,6 +1,8 @@
 //! What breaks on the way: cut streams, one failing answer, an expired key.
 
-use sandbox_core::ErrorKind;
+use std::time::Duration;
+
+use sandbox_core::{ErrorKind, FailureKind};
 use sandbox_test_server::Fault;
 use serde_json::json;
 
@@ -51,4 +53,20 @@ async fn an_expired_key_says_so() {
     let error = sandbox.files().list(".").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated);
     assert!(error.hint().unwrap().contains("DAYTONA_API_KEY"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_the_end_of_the_sandbox_overtakes_says_so() {
+    let f = Fixture::new().await;
+    let sandbox = f.sandbox().await;
+    f.server.faults().add("POST", "/exec", Fault::Delay(Duration::from_millis(700)), 1);
+    let running = sandbox.clone();
+    let command = tokio::spawn(async move { running.commands().run("true").await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    sandbox.terminate().await.unwrap();
+    let ended = match command.await.unwrap() {
+        Ok(done) => done.failure.map(|failure| failure.kind == FailureKind::Terminated),
+        Err(error) => Some(error.kind() == ErrorKind::Terminated),
+    };
+    assert_eq!(ended, Some(true));
 }

@@ -93,8 +93,9 @@ async fn a_wait_for_a_child_is_interrupted(f: Fixture) -> Checked {
 
 async fn code_may_catch_it(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    // Its first line says that it can be caught, which is later than that it runs.
-    let code = "import time\ntry:\n    print('in', flush=True)\n    time.sleep(99)\nexcept KeyboardInterrupt:\n    print('caught')";
+    // Its first line says that it can be caught, which is later than that it runs. An interruption may come right after a
+    // piece of text, so the line is one piece.
+    let code = "import time\ntry:\n    print('in\\n', end='', flush=True)\n    time.sleep(99)\nexcept KeyboardInterrupt:\n    print('caught')";
     let inside = Arc::new(Notify::new());
     let (running, tell) = (sandbox.clone(), Arc::clone(&inside));
     let run = tokio::spawn(async move {
