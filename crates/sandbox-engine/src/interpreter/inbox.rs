@@ -34,6 +34,8 @@ struct State {
     ahead: VecDeque<Result<Reply, String>>,
     /// The approximate number of bytes that were read ahead since the reader came last.
     ahead_bytes: usize,
+    /// The number of all bytes that were read.
+    all_bytes: u64,
     /// Set when something was read ahead that the reader has not seen.
     news: bool,
     /// The last request that was answered, and the kind of the answer.
@@ -131,6 +133,7 @@ impl Inbox {
             Ok(0) => ReadAhead::End,
             Ok(count) => {
                 state.reader.push(&buffer[..count]);
+                state.all_bytes += count as u64;
                 ReadAhead::Something
             }
             Err(error) if would_block(&error) => ReadAhead::Nothing,
@@ -168,6 +171,11 @@ impl Inbox {
             waker.wake();
         }
         answer
+    }
+
+    /// Returns the number of bytes that the worker has sent and that were read, of all requests.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.state().all_bytes
     }
 
     /// Returns true when the worker waits for a request and has sent nothing since its last answer.

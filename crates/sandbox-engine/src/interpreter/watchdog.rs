@@ -19,6 +19,9 @@ use crate::tree_limit::{MemoryLimit, TreeLimit};
 /// How long a worker whose time is up may take to finish an answer that it has begun to send.
 const HELD_BACK: Duration = Duration::from_millis(500);
 
+/// How long such an answer may take on a slow way, as long as bytes of it arrive.
+const HELD_BACK_REMOTE: Duration = Duration::from_secs(5);
+
 /// Interval of looking for the rest of an answer, and of sending an interrupt for which there was no room.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -75,6 +78,8 @@ pub(crate) struct Watchdog {
     state: Mutex<State>,
     wake: Notify,
     given_up: GivenUp,
+    /// Set when messages of the worker take time to arrive.
+    is_remote: bool,
 }
 
 /// Set when a worker that cannot be killed is awaited no longer, with the task to wake.
@@ -115,7 +120,7 @@ struct Watched {
     /// The time of the next wake-up, and the delays after that.
     next_wake: Option<(Instant, &'static [Duration])>,
     /// The end of the extra time for a worker that was sending its answer when the time was up.
-    held_back: Option<Instant>,
+    held_back: Option<HeldBack>,
     /// Set when the code has ended by itself, and that was not read yet.
     finished: bool,
     /// Set when the run is to be killed now.
@@ -123,6 +128,36 @@ struct Watched {
     killed: bool,
     /// The latest time at which the code can have ended.
     at_most: Option<Instant>,
+}
+
+/// The extra time for a worker that was sending its answer when the time was up.
+#[derive(Debug)]
+struct HeldBack {
+    until: Instant,
+    /// The end of the extra time, however much arrives.
+    at_most: Instant,
+    /// Bytes that had arrived when `until` was set.
+    read: u64,
+    /// Set when a part of a message had arrived.
+    has_begun: bool,
+}
+
+impl HeldBack {
+    fn begin(now: Instant, read: u64) -> Self {
+        let (until, at_most) = (now + HELD_BACK, now + HELD_BACK_REMOTE);
+        Self { until, at_most, read, has_begun: false }
+    }
+
+    /// Returns true while the worker is given more time to send what it `is_sending`. On the way of a remote one, the time
+    /// starts again with bytes that arrive, and the next message may come after the one that was begun: the code may have
+    /// ended long ago.
+    fn is_on(&mut self, now: Instant, read: u64, is_sending: bool, is_remote: bool) -> bool {
+        self.has_begun |= is_sending;
+        if is_remote && read > self.read {
+            (self.until, self.read) = ((now + HELD_BACK).min(self.at_most), read);
+        }
+        (is_sending || is_remote && self.has_begun) && now < self.until
+    }
 }
 
 impl Watched {
@@ -179,8 +214,8 @@ impl Watchdog {
     ) -> Arc<Self> {
         let (process, control) = (Arc::clone(&io.process), Arc::clone(&io.control));
         let (state, wake) = (Mutex::default(), Notify::new());
-        let given_up = GivenUp::default();
-        let watchdog = Arc::new(Self { process, control, inbox, state, wake, given_up });
+        let (given_up, is_remote) = (GivenUp::default(), io.stdout.is_remote());
+        let watchdog = Arc::new(Self { process, control, inbox, state, wake, given_up, is_remote });
         tokio::spawn(Arc::clone(&watchdog).watch(host, ended));
         watchdog
     }
@@ -504,8 +539,10 @@ impl Watchdog {
             (run.deadline, run.cpu_end, run.tree, run.memory) = (None, None, None, None);
             return Step::Sleep(None);
         }
-        let held_back = *run.held_back.get_or_insert(now + HELD_BACK);
-        if answer == ReplyProgress::Begun && !run.doomed && now < held_back {
+        let read = self.inbox.bytes_read();
+        let held_back = run.held_back.get_or_insert_with(|| HeldBack::begin(now, read));
+        let is_sending = answer == ReplyProgress::Begun;
+        if held_back.is_on(now, read, is_sending, self.is_remote) && !run.doomed {
             return Step::Sleep(Some(now + POLL_INTERVAL));
         }
         match run.cause {
@@ -530,4 +567,27 @@ impl Watchdog {
 
 fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_on_a_slow_way_has_time_while_it_arrives() {
+        let begin = Instant::now();
+        let after = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let mut local = HeldBack::begin(begin, 100);
+        assert!(local.is_on(after(400), 200, true, false));
+        assert!(!local.is_on(after(410), 200, false, false), "the message is complete");
+        assert!(!local.is_on(after(600), 300, true, false), "a pipe of this host is fast");
+        let mut remote = HeldBack::begin(begin, 100);
+        assert!(!remote.is_on(after(0), 100, false, true), "no message was begun");
+        assert!(remote.is_on(after(400), 200, true, true));
+        assert!(remote.is_on(after(800), 200, false, true), "the next message may come");
+        assert!(!remote.is_on(after(1000), 200, false, true), "nothing has arrived");
+        let mut remote = HeldBack::begin(begin, 0);
+        assert!((1..10).all(|step| remote.is_on(after(400 * step), step, true, true)));
+        assert!(!remote.is_on(after(5001), 1_000_000, true, true), "there is an end to it");
+    }
 }
