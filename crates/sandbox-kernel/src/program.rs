@@ -19,6 +19,7 @@ const PARTS: [&str; 15] = [
     "errors",
     "hooks",
     "charts",
+    "tables",
     "installed",
     "magics",
 ];

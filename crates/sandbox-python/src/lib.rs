@@ -69,6 +69,7 @@ pub const PARTS: [(&str, &str); 32] = [
     ("hooks", include_str!("worker/hooks.py")),
     ("rich", include_str!("worker/rich.py")),
     ("charts", include_str!("worker/charts.py")),
+    ("tables", include_str!("worker/tables.py")),
     ("shell", include_str!("worker/shell.py")),
     ("double_fork", include_str!("worker/double_fork.py")),
     ("checkpoint", include_str!("worker/checkpoint.py")),

@@ -134,6 +134,7 @@ fn kernels_run_notebooks_and_figures_are_files() {
     let files = [
         "cell-2-output-1.chart.json",
         "cell-2-output-1.png",
+        "cell-3-output-1.data.json",
         "cell-3-output-1.html",
         "cell-4-output-1.txt",
         "cell-5-output-1.txt",

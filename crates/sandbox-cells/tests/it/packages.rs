@@ -39,8 +39,21 @@ fn expect(outcome: &Outcome, displays: &[(WireDisplayKind, &[&str])]) {
 fn pandas_frames() {
     let mut worker = Worker::new();
     let outcome = worker.run("import pandas as pd\npd.DataFrame({'a': [1, 2]})");
-    expect(&outcome, &[(WireDisplayKind::Result, &["text/plain", "text/html"])]);
+    expect(&outcome, &[(WireDisplayKind::Result, TABLE)]);
     assert!(outcome.displays().next().expect("display").1[1].data.contains("<table"));
+    let data = |worker: &mut Worker, code: &str| {
+        let outcome = worker.run(code);
+        expect(&outcome, &[(WireDisplayKind::Result, TABLE)]);
+        outcome.displays().next().expect("display").1[2].data.clone()
+    };
+    let kinds =
+        "pd.DataFrame({'n': [1, None], 't': [pd.Timestamp('2024-01-02'), None], 3: ['x', 1j]})";
+    assert_eq!(
+        data(&mut worker, kinds),
+        r#"{"n":[1.0,null],"t":["2024-01-02T00:00:00",null],"3":["x","1j"]}"#
+    );
+    let large = worker.run("pd.DataFrame({'a': range(60000)})");
+    expect(&large, &[(WireDisplayKind::Result, &["text/plain", "text/html"])]);
     assert_eq!(worker.run("import numpy as np\nnp.arange(3)").text(), Some("array([0, 1, 2])"));
 }
 
@@ -51,6 +64,8 @@ fn pillow_images() {
     assert!(all[0].1.contains(&"image/png".to_owned()), "{all:?}");
 }
 
+/// A table has its data, too.
+const TABLE: &[&str] = &["text/plain", "text/html", "application/vnd.code-sandboxes.data+json"];
 const IMAGE: &[&str] = &["text/plain", "image/png"];
 /// A figure with data has that data, too.
 const CHART: &[&str] = &["text/plain", "image/png", "application/vnd.code-sandboxes.chart+json"];

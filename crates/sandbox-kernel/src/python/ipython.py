@@ -399,14 +399,27 @@ def nested_run():
     asyncio.run = asyncio.runners.run = run
 
 
-# The data of a chart.
+# The data of a chart, and of a table.
 CHART = "application/vnd.code-sandboxes.chart+json"
+TABLE = "application/vnd.code-sandboxes.data+json"
 
 
-def describes_charts(shell):
-    """Adds the data of figures of matplotlib to their images."""
+def describes_data(shell):
+    """Adds the data of figures of matplotlib to their images, and that of tables of pandas to their text."""
     bundles = shell.display_formatter.mimebundle_formatter
     bundles.for_type_by_name("matplotlib.figure", "Figure", chart_bundle)
+    # Version 3 says the second.
+    for module in ("pandas.core.frame", "pandas"):
+        bundles.for_type_by_name(module, "DataFrame", table_bundle)
+
+
+def table_bundle(frame):
+    try:
+        data = load("tables")["describe"](frame)
+    except Exception:
+        # A table that is not understood has its text.
+        data = None
+    return {TABLE: data} if data else {}
 
 
 def chart_bundle(figure):

@@ -482,7 +482,7 @@ def attach():
         ipython["marked"](driver)
     ipython["plain_tracebacks"](driver)
     ipython["bounded_displays"](driver)
-    ipython["describes_charts"](shell)
+    ipython["describes_data"](shell)
     # Commands use the descriptors; IPython would create a terminal for each.
     shell.system = shell.system_raw
     load("hooks")["STATE"]["driver"] = driver

@@ -133,9 +133,10 @@ def represent(driver, value, include=None, exclude=None):
                 bundle[mime] = data
                 if told:
                     metadata[mime] = told
+        bundle[TABLE] = table(value)
     if "text/plain" not in bundle and wanted("text/plain", include, exclude):
         bundle["text/plain"] = cut(plain(value))
-    kept = {mime: data for mime, data in bundle.items() if wanted(mime, include, exclude)}
+    kept = {mime: data for mime, data in bundle.items() if data is not None and wanted(mime, include, exclude)}
     return kept, {mime: told for mime, told in metadata.items() if mime in kept}
 
 
@@ -252,8 +253,21 @@ def limited(driver, bundle):
     return kept
 
 
-# The data of a chart.
+# The data of a chart, and of a table.
 CHART = "application/vnd.code-sandboxes.chart+json"
+TABLE = "application/vnd.code-sandboxes.data+json"
+
+
+def table(value):
+    """Returns the data of a table of pandas. None: another value, or a table without data of use."""
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
+    if frame is None or not isinstance(value, frame):
+        return None
+    # A table that is not understood has its text.
+    try:
+        return load("tables")["describe"](value)
+    except Exception:
+        return None
 
 
 def figure_bundle(driver, value):

@@ -831,6 +831,16 @@ async def charts_have_their_data(s):
 
 
 @flow
+async def tables_have_their_data(s):
+    if (await w(s.run_code("import pandas"))).error:
+        print("skipped: the interpreter has no pandas")
+        return
+    (result,) = (await w(s.run_code("pandas.DataFrame({'a': [1, None], 'b': ['x', 'y']})"))).results
+    equal(result.data, {"a": [1, None], "b": ["x", "y"]})
+    holds("<table" in result.html, "the table")
+
+
+@flow
 async def executions_are_counted(s):
     equal((await w(s.run_code("1"))).execution_count, 1)
     equal((await w(s.run_code("2"))).execution_count, 2)

@@ -24,7 +24,7 @@ const TEXT: &str = "text/plain";
 const MAX_TYPE_LENGTH: usize = 60;
 
 /// File extensions of well-known types.
-const EXTENSIONS: [(&str, &str); 19] = [
+const EXTENSIONS: [(&str, &str); 20] = [
     (TEXT, "txt"),
     ("text/html", "html"),
     ("text/markdown", "md"),
@@ -33,6 +33,7 @@ const EXTENSIONS: [(&str, &str); 19] = [
     ("application/json", "json"),
     ("application/geo+json", "geojson"),
     ("application/vnd.code-sandboxes.chart+json", "chart.json"),
+    ("application/vnd.code-sandboxes.data+json", "data.json"),
     ("application/javascript", "js"),
     ("application/pdf", "pdf"),
     ("image/png", "png"),
