@@ -5,7 +5,7 @@ use sandbox_python::part;
 use serde_json::{Map, Value, json};
 
 /// Parts of the worker that the program uses.
-const PARTS: [&str; 15] = [
+const PARTS: [&str; 16] = [
     "codec",
     "streams",
     "library",

@@ -48,7 +48,7 @@ pub const LOADER: &str = include_str!("worker/loader.py");
 pub const BYTECODE: &str = include_str!("worker/bytecode.py");
 
 /// Sources that a program compiles when it first needs them, by name.
-pub const PARTS: [(&str, &str); 32] = [
+pub const PARTS: [(&str, &str); 33] = [
     ("codec", include_str!("worker/codec.py")),
     ("bytecode", BYTECODE),
     ("worker", include_str!("worker/worker.py")),
