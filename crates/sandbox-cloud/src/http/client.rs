@@ -1,7 +1,7 @@
 //! A client of one service, as one account.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::{StatusCode, Url};
@@ -12,15 +12,13 @@ use serde_json::Value;
 use super::error::ErrorRules;
 use super::request::Request;
 use super::response::{Response, StreamingResponse, malformed};
-use super::retry::within_deadline;
+use crate::Backoff;
 use crate::auth::Auth;
 
 /// Time for one request with all its attempts, where nothing else is configured.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time to poll an asynchronous operation.
 const MAX_OPERATION_TIME: Duration = Duration::from_secs(600);
-const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-const MAX_POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A service of a provider.
 #[derive(Clone, Debug)]
@@ -155,8 +153,7 @@ impl<A: Auth> Client<A> {
         mut response: Response,
     ) -> Result<Response> {
         let operation = request.operation;
-        let started = Instant::now();
-        let mut interval = MIN_POLL_INTERVAL;
+        let mut backoff = Backoff::new(MAX_OPERATION_TIME);
         let mut place: Option<Url> = None;
         while response.status == StatusCode::ACCEPTED {
             if let Some(location) = response.header(LOCATION) {
@@ -164,14 +161,12 @@ impl<A: Auth> Client<A> {
                 place = Some(self.own_place(operation, base, location)?);
             }
             let Some(url) = place.clone() else { return Ok(response) };
-            if started.elapsed() > MAX_OPERATION_TIME || !within_deadline(call, interval) {
+            if !backoff.wait(call).await {
                 let message = "the service has not finished in time";
                 return Err(
                     Error::new(ErrorKind::Timeout, operation, message).with_effect(Effect::Unknown)
                 );
             }
-            tokio::time::sleep(interval).await;
-            interval = (interval * 2).min(MAX_POLL_INTERVAL);
             response = self
                 .send(call, &Request::get(operation, url))
                 .await

@@ -52,17 +52,15 @@ pub(super) async fn keep_figures(record: &Record) -> Result<Value> {
 
 /// Returns the figures of this moment, or of a paused sandbox the last ones, where there are any.
 async fn figures(record: &Record) -> Result<Option<Value>> {
-    let error = match record.is_paused() {
-        true => None,
-        false => match keep_figures(record).await {
-            Ok(figures) => return Ok(Some(figures)),
-            Err(error) => Some(error),
-        },
-    };
-    match error {
-        // It may have been paused meanwhile.
-        Some(error) if !record.is_paused() => Err(error),
-        _ => Ok(record.last_figures.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+    let kept = || record.last_figures.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if record.is_paused() {
+        return Ok(kept());
+    }
+    match keep_figures(record).await {
+        Ok(figures) => Ok(Some(figures)),
+        // It was paused meanwhile.
+        Err(_) if record.is_paused() => Ok(kept()),
+        Err(error) => Err(error),
     }
 }
 
