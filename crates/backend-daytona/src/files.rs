@@ -5,7 +5,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{ByteRange, ByteStream, FileInfo, FindFiles, FoundFile, Result, WriteOptions};
-use sandbox_engine::background_runtime::background;
 use sandbox_engine::host::{FileSystem, Links, WatchStream};
 use sandbox_shell::{ShellFiles, ShellHost};
 
@@ -71,9 +70,9 @@ impl FileSystem for DaytonaFiles {
             // A query of the toolbox is text.
             return self.shell.read(path, range).await;
         };
-        let toolbox = self.programs.toolbox("read_file")?;
-        let content = background(async move { toolbox.download("read_file", &name).await });
-        Ok(cut(content.await??, range))
+        // Content that came on another runtime would be handed over piece by piece.
+        let toolbox = self.programs.callers_toolbox("read_file")?;
+        Ok(cut(toolbox.download("read_file", &name).await?, range))
     }
 
     async fn write(&self, path: &str, content: ByteStream, options: WriteOptions) -> Result<u64> {

@@ -51,7 +51,7 @@ const TERMINAL: &str = "pty/";
 /// The programs of one sandbox. All requests are sent from the background runtime, which outlives that of a caller.
 #[derive(Debug)]
 pub(crate) struct Programs {
-    factory: ApiFactory,
+    factory: Arc<ApiFactory>,
     sandbox: Sandbox,
     /// Sessions in which no command runs.
     idle: Mutex<Vec<String>>,
@@ -61,10 +61,9 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    pub(crate) fn new(factory: &ApiFactory, sandbox: Sandbox) -> Arc<Self> {
+    pub(crate) fn new(factory: Arc<ApiFactory>, sandbox: Sandbox) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
-            // Connections belong to one runtime, and these to the background.
-            factory: ApiFactory::new(factory.config.clone()),
+            factory,
             sandbox,
             idle: Mutex::default(),
             channel: ChannelSlot::default(),
@@ -111,6 +110,11 @@ impl Programs {
 
     /// Returns the toolbox, for requests from the background runtime.
     pub(crate) fn toolbox(&self, operation: &'static str) -> Result<Toolbox> {
+        self.factory.toolbox(operation, &self.sandbox, Connections::Dedicated)
+    }
+
+    /// Returns the toolbox, for requests from the runtime of a caller.
+    pub(crate) fn callers_toolbox(&self, operation: &'static str) -> Result<Toolbox> {
         self.factory.toolbox(operation, &self.sandbox, Connections::Shared)
     }
 

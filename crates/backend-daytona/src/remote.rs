@@ -34,7 +34,7 @@ struct State {
 
 impl RemoteSandbox {
     pub(crate) fn new(factory: Arc<ApiFactory>, sandbox: Sandbox) -> Self {
-        let programs = Programs::new(&factory, sandbox.clone());
+        let programs = Programs::new(Arc::clone(&factory), sandbox.clone());
         let (expires_at, paused) = (None, describe::is_held(&sandbox));
         Self { factory, programs, state: Mutex::new(State { sandbox, expires_at, paused }) }
     }

@@ -1,6 +1,6 @@
 //! From the request of a user to a sandbox that answers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sandbox_cloud::{
@@ -123,6 +123,8 @@ async fn carry_out(
     let described = Described {
         sandbox_id: connected.sandbox_id.clone(),
         template_id: plan.new.template.clone(),
+        alias: connected.alias.clone(),
+        envd_version: connected.envd_version.clone(),
         metadata: Some(plan.new.metadata.clone()),
         state: "running".to_owned(),
         ..Described::default()
@@ -131,8 +133,10 @@ async fn carry_out(
     let handle = Arc::new(RemoteLifetime::new(remote, plan.is_owned));
     start_lifetime(&handle, plan.lifetime);
     let instance = E2bInstance::new(Arc::clone(&handle));
-    let ready = cancellation.guard(instance.prepare_new(describe(&api, &call, &handle)));
-    match ready.await {
+    // The service says the rest of a sandbox while the first commands run in it.
+    let describing = tokio::spawn(describe(api, call, Arc::downgrade(&handle)));
+    let described = async { drop(describing.await) };
+    match cancellation.guard(instance.prepare_new(described)).await {
         Ok(()) => Ok((handle, instance)),
         Err(error) => {
             let error = handle.map_error("create", error).await;
@@ -142,10 +146,13 @@ async fn carry_out(
 }
 
 /// Takes what the service says of a new sandbox: nice to have, and no reason to give the sandbox up.
-async fn describe(api: &Api, call: &CallContext, handle: &SandboxHandle) {
-    match api.sandbox(call, "create", handle.local_id()).await {
-        Ok(described) => handle.set_described(described),
-        Err(error) => tracing::debug!(%error, "the sandbox is not described"),
+async fn describe(api: Api, call: CallContext, handle: Weak<SandboxHandle>) {
+    let Some(id) = handle.upgrade().map(|handle| handle.local_id().to_owned()) else { return };
+    let described = api.sandbox(&call, "create", &id).await;
+    match (described, handle.upgrade()) {
+        (Ok(described), Some(handle)) => handle.complete(described),
+        (Err(error), _) => tracing::debug!(%error, "the sandbox is not described"),
+        _ => {}
     }
 }
 

@@ -99,13 +99,17 @@ impl E2bInstance {
         self.parts().await.map(drop)
     }
 
-    /// Waits until a new sandbox can be used, and makes its working directory, in which its code starts. `describe` asks the
-    /// service about it meanwhile.
+    /// Makes the working directory of a new sandbox, in which its code starts, and finds out what runs code there. `described`
+    /// is done once the service has said what the sandbox is. With the code interpreter of its template and no directory of its
+    /// own, a sandbox waits for neither: the first verb that needs more than a process looks for the rest.
     ///
     /// # Errors
     /// `InvalidArgument` for a directory that cannot be made; what kept the sandbox from answering.
-    pub(crate) async fn prepare_new(&self, describe: impl Future<Output = ()>) -> Result<()> {
-        let parts = self.parts.get_or_try_init(|| self.assemble(describe)).await?;
+    pub(crate) async fn prepare_new(&self, described: impl Future<Output = ()>) -> Result<()> {
+        if self.wanted_directory().is_none() && has_interpreter(&self.handle.described()) {
+            return Ok(());
+        }
+        let parts = self.parts.get_or_try_init(|| self.assemble(described)).await?;
         if let (Some(_), Code::Interpreter(code)) = (self.wanted_directory(), &parts.code) {
             code.change_directory(&parts.cwd).await?;
         }
@@ -149,10 +153,18 @@ impl E2bInstance {
 
     /// Returns the time for a code interpreter to start: none in a template that is not known to have one.
     fn interpreter_limit(&self, described: &Described) -> Duration {
-        let names = [described.alias.as_deref(), Some(&*described.template_id)];
-        let is_known = names.into_iter().flatten().any(|name| name.contains("code-interpreter"));
         let limit = self.handle.clients.config.ready_timeout();
-        if is_known { limit } else { Duration::ZERO }
+        if has_interpreter(described) { limit } else { Duration::ZERO }
+    }
+
+    /// Returns the directory that the directory of a command is relative to. Without one of its own, a command starts where
+    /// processes of the sandbox do, which need not be known.
+    async fn directory_for(&self, cwd: Option<&str>) -> Result<&str> {
+        match self.parts.get() {
+            Some(parts) => Ok(&parts.cwd),
+            None if cwd.is_none() && self.wanted_directory().is_none() => Ok("."),
+            None => Ok(&self.parts().await?.cwd),
+        }
     }
 
     /// Returns the verbs of code.
@@ -181,6 +193,12 @@ impl E2bInstance {
     async fn files(&self) -> Result<&E2bFiles> {
         Ok(&self.parts().await?.files)
     }
+}
+
+/// Returns true for a template that is known to have the code interpreter.
+fn has_interpreter(described: &Described) -> bool {
+    let names = [described.alias.as_deref(), Some(&*described.template_id)];
+    names.into_iter().flatten().any(|name| name.contains("code-interpreter"))
 }
 
 /// Opens a sandbox.
@@ -499,7 +517,8 @@ impl CommandOps for E2bInstance {
             let message = "commands on e2b run as the user of the template";
             return Err(Error::unsupported("start_command", message));
         }
-        self.commands.start(&self.parts().await?.cwd, request).await
+        let directory = self.directory_for(request.cwd.as_deref()).await?;
+        self.commands.start(directory, request).await
     }
 
     async fn list_commands(&self, _: &CallContext) -> Result<Vec<CommandInfo>> {

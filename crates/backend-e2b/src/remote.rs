@@ -1,5 +1,6 @@
 //! The handle of one sandbox: what is known of it here, and what ends with it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub(crate) struct RemoteSandbox {
     id: String,
     /// The owner renews the expiry.
     is_owned: bool,
+    /// The daemon of the sandbox has answered.
+    has_answered: AtomicBool,
     state: Mutex<State>,
     /// The agent that runs code there, where it was used.
     agent: Mutex<Weak<AgentLink>>,
@@ -63,7 +66,8 @@ impl RemoteSandbox {
         connected.domain = connected.domain.or_else(|| described.domain.clone());
         let id = connected.sandbox_id.clone();
         let state = Mutex::new(State { connected, described });
-        Self { clients, id, is_owned, state, agent: Mutex::default() }
+        let (has_answered, agent) = (AtomicBool::new(false), Mutex::default());
+        Self { clients, id, is_owned, has_answered, state, agent }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -73,6 +77,16 @@ impl RemoteSandbox {
     /// Returns the id at the service.
     pub(crate) fn local_id(&self) -> &str {
         &self.id
+    }
+
+    /// Returns true once the daemon of the sandbox has answered.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the daemon of the sandbox has answered.
+    pub(crate) fn set_answered(&self) {
+        self.has_answered.store(true, Ordering::Relaxed);
     }
 
     /// Has the end of the sandbox cut the connection to its agent.
@@ -88,6 +102,20 @@ impl RemoteSandbox {
     /// Takes a new description of the sandbox.
     pub(crate) fn set_described(&self, described: Described) {
         self.state().described = described;
+    }
+
+    /// Takes from a description what the answer to a create leaves out. State, metadata and end may have changed meanwhile.
+    pub(crate) fn complete(&self, found: Described) {
+        let known = &mut self.state().described;
+        known.template_id = found.template_id;
+        known.alias = known.alias.take().or(found.alias);
+        known.started_at = found.started_at;
+        known.end_at = known.end_at.or(found.end_at);
+        (known.cpu_count, known.memory_mb) = (found.cpu_count, found.memory_mb);
+        known.disk_size_mb = found.disk_size_mb;
+        if !found.envd_version.is_empty() {
+            known.envd_version = found.envd_version;
+        }
     }
 
     /// Takes the tokens and the domain of a new answer. What the answer leaves out stays as it was.

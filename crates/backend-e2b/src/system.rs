@@ -80,7 +80,7 @@ pub(crate) async fn python_environment(envd: &Envd) -> Result<Option<BTreeMap<St
 }
 
 /// Returns true for errors of a sandbox whose daemon does not listen yet.
-fn is_starting(error: &Error) -> bool {
+pub(crate) fn is_starting(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::ConnectionLost)
 }
 

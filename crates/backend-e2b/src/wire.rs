@@ -12,6 +12,9 @@ use serde::Deserialize;
 pub(crate) struct Connected {
     #[serde(rename = "sandboxID")]
     pub(crate) sandbox_id: String,
+    /// The other name of the template, where it has one.
+    pub(crate) alias: Option<String>,
+    pub(crate) envd_version: String,
     /// The token of the daemon in the sandbox.
     pub(crate) envd_access_token: Option<Secret>,
     /// The token of the sandbox's ports, where they are not public.

@@ -28,9 +28,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Where a request is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connections {
-    /// The runtime of a caller: connections are shared.
+    /// The runtime of a caller.
     Shared,
-    /// The background runtime: the request needs connections of its own.
+    /// The background runtime: its connections are no caller's.
     Dedicated,
 }
 

@@ -211,8 +211,7 @@ impl ShellFiles {
     ) -> Result<u64> {
         let mode = format!("{:o}", options.mode.unwrap_or(DEFAULT_MODE));
         let staged = staging_name();
-        let found = self.ask(target, "place", &[&mode, "no", yes(options.parents)]).await?;
-        let mode = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+        self.ask(target, "place", &[&mode, "no", yes(options.parents)]).await?;
         let above = text.rsplit_once('/').map_or("", |(above, _)| above);
         let guard = self.staging_guard(target, &staged, false);
         let written = async {
@@ -475,4 +474,90 @@ impl FileSystem for ShellFiles {
 pub(super) fn malformed_output(target: &Target) -> Error {
     let message = "the output of the image's tools has an unknown format";
     target.about.error(ErrorKind::Unavailable, "tool", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Runs an operation with the programs of this host, and returns its status.
+    fn operation(arguments: &[&str]) -> Option<i32> {
+        let mut command = Command::new(crate::SHELL);
+        command.args(["-c", FILES, "sh"]).args(arguments).stdin(Stdio::null());
+        command.output().unwrap().status.code()
+    }
+
+    #[test]
+    fn a_staged_file_takes_its_place_whole_and_with_the_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let place = |name: &str| format!("={}", at(name).display());
+        let stage = |content: &str| {
+            fs::write(at(".staged"), content).unwrap();
+            fs::set_permissions(at(".staged"), fs::Permissions::from_mode(0o644)).unwrap();
+        };
+        let mode = |name: &str| fs::metadata(at(name)).unwrap().permissions().mode() & 0o7777;
+        let settle = |name: &str, mode: &str, size: &str, time: &str| {
+            operation(&["settle", &place(name), ".staged", mode, size, time])
+        };
+        stage("first");
+        assert_eq!(settle("new", "640", "5", "1000000000"), Some(0));
+        assert_eq!(
+            (fs::read_to_string(at("new")).unwrap().as_str(), mode("new")),
+            ("first", 0o640)
+        );
+        let modified = fs::metadata(at("new")).unwrap().modified().unwrap();
+        assert_eq!(modified, std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+        // A file that is there keeps its mode, and loses nothing to a content that is cut.
+        stage("second");
+        assert_eq!(settle("new", "644", "7", "now"), Some(111));
+        assert_eq!(
+            (fs::read_to_string(at("new")).unwrap().as_str(), mode("new")),
+            ("first", 0o640)
+        );
+        assert_eq!(settle("new", "644", "6", "now"), Some(0));
+        assert_eq!(
+            (fs::read_to_string(at("new")).unwrap().as_str(), mode("new")),
+            ("second", 0o640)
+        );
+        // A link is replaced, and neither followed nor asked for its mode; a directory stays.
+        symlink(at("new"), at("link")).unwrap();
+        stage("third");
+        assert_eq!(settle("link", "600", "5", "now"), Some(0));
+        assert!(fs::symlink_metadata(at("link")).unwrap().is_file() && mode("link") == 0o600);
+        fs::create_dir(at("directory")).unwrap();
+        stage("fourth");
+        assert_eq!(settle("directory", "600", "6", "now"), Some(103));
+        assert_eq!(fs::read_dir(at("directory")).unwrap().count(), 0);
+        assert_eq!(fs::read_to_string(at("new")).unwrap(), "second");
+    }
+
+    #[test]
+    fn a_place_is_refused_before_content_is_sent() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str, parents: &str| {
+            let path = format!("={}/{name}", directory.path().display());
+            operation(&["place", &path, "644", "no", parents])
+        };
+        fs::write(directory.path().join("file"), "x").unwrap();
+        symlink("file", directory.path().join("link")).unwrap();
+        for (name, parents, status) in [
+            ("file", "no", 0),
+            ("new", "no", 0),
+            ("link", "no", 105),
+            ("missing/new", "no", 101),
+            ("file/new", "yes", 102),
+            ("made/for/it", "yes", 0),
+        ] {
+            assert_eq!(place(name, parents), Some(status), "{name}");
+        }
+        assert!(
+            directory.path().join("made/for").is_dir()
+                && !directory.path().join("missing").exists()
+        );
+    }
 }

@@ -159,7 +159,7 @@ case $verb in
         ;;
     write | place)
         # $3 mode, $4 append, $5 create parents, $6 the staging name, $7 the size or `-`, $8 the time of modification or `now`.
-        # `place` prints the mode of the file, whose content comes otherwise.
+        # `place` only looks whether the file can be written: its content comes otherwise.
         needs cat mv rm chmod stat wc mkdir
         case $path in */) exit $is_a_directory ;; esac
         above "$path"
@@ -173,12 +173,13 @@ case $verb in
         if [ -e "$path" ]; then
             [ -f "$path" ] || exit $not_regular
             [ -w "$path" ] || exit $denied
-            mode=$(stat -c %a "$path") || exit 1
         fi
         if [ "$verb" = place ]; then
             [ -w "$upper" ] && [ -x "$upper" ] || exit $denied
-            echo "$mode"
-            exit
+            exit 0
+        fi
+        if [ -e "$path" ]; then
+            mode=$(stat -c %a "$path") || exit 1
         fi
         if [ "$4" = yes ]; then
             cat >>"$path" || exit 1
@@ -200,13 +201,22 @@ case $verb in
         move "$staged" "$path"
         ;;
     settle)
-        # Makes a staged file the file: $3 the staging name, $4 mode, $5 the size, $6 the time of modification or `now`.
+        # Makes a staged file the file: $3 the staging name, $4 the mode of a new file, $5 the size, $6 the time of modification or
+        # `now`. A file that is there keeps its mode. Each program takes a millisecond, so one asks for all.
         above "$path"
-        staged=$upper/$3
-        chmod "$4" "$staged" || exit 1
-        [ "$6" = now ] || touch -d "@$6" "$staged" 2>/dev/null
-        [ "$(stat -c %s "$staged")" = "$5" ] || exit $changed
+        staged=$upper/$3 mode=$4 size=$5 time=$6
         [ -d "$path" ] && exit $is_a_directory
+        set -- "$staged"
+        [ ! -L "$path" ] && [ -f "$path" ] && set -- "$staged" "$path"
+        found=$(stat -c '%a %s' "$@") || exit 1
+        staged_mode=${found%% *} staged_size=${found#* }
+        if [ $# = 2 ]; then
+            mode=${found##*[!0-9 ]}
+            mode=${mode%% *}
+        fi
+        [ "${staged_size%%[!0-9]*}" = "$size" ] || exit $changed
+        [ "$staged_mode" = "$mode" ] || chmod "$mode" "$staged" || exit 1
+        [ "$time" = now ] || touch -d "@$time" "$staged" 2>/dev/null
         move "$staged" "$path"
         ;;
     commit)

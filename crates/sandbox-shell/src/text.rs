@@ -41,11 +41,11 @@ pub fn line(words: &[&str]) -> String {
     words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the command line that runs a script. `input` and `output` are files, or empty.
+/// Returns the command line that runs a script, in place of the shell that reads the line. `input` and `output` are files, or empty.
 pub fn run(word: &str, input: &str, output: &str, script: &str, arguments: &[&str]) -> String {
     let mut words = vec![SHELL, "-c", RUN, "sh", word, input, output, script];
     words.extend(arguments);
-    line(&words)
+    format!("exec {}", line(&words))
 }
 
 /// Returns the command line of a session that starts a program. Variables are set by the shell itself, so that no list of
@@ -113,7 +113,9 @@ pub fn answer(operation: &'static str, word: &str, text: &str) -> Result<ScriptO
         let shown: String = text.trim().chars().take(200).collect();
         Error::new(ErrorKind::Protocol, operation, format!("the sandbox answered {shown:?}"))
     };
-    decoded_answer(operation, word, &STANDARD.decode(text.trim()).map_err(|_| malformed())?)
+    let mut encoded = text.as_bytes().to_vec();
+    encoded.retain(|byte| !byte.is_ascii_whitespace());
+    decoded_answer(operation, word, &STANDARD.decode(encoded).map_err(|_| malformed())?)
 }
 
 /// Reads the answer of [`run`], where its base64 is decoded already.

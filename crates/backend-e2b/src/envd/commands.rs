@@ -174,8 +174,7 @@ impl ProcessHost for OtherProcess {
         // The kind of the streams is an argument of the script of this library.
         let is_terminal = word(&self.listed).is_some() && args[5] == "sized";
         let input = if is_terminal { InputKind::Terminal } else { InputKind::Pipe };
-        let word = word(&self.listed).map_or_else(|| sandbox_core::random_hex(16), str::to_owned);
-        connect(&self.envd, self.listed.pid, &word, Some(input)).await
+        connect(&self.envd, self.listed.pid, word(&self.listed), Some(input)).await
     }
 
     async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {

@@ -60,7 +60,11 @@ pub(super) fn messages(
                 Ok(Some(Item::Message(message))) => {
                     return Some((Ok(message), Some((body, decoder))));
                 }
-                Ok(Some(Item::End)) => return None,
+                Ok(Some(Item::End)) => {
+                    // A body that is read to its end leaves its connection to the next request.
+                    while let Some(Ok(_)) = body.next().await {}
+                    return None;
+                }
                 Ok(None) => {}
                 Err(error) => return Some((Err(error), None)),
             }

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
-use sandbox_cloud::Connections;
-use sandbox_core::{Error, ErrorKind, PtySize, Result, random_hex};
+use sandbox_cloud::{Backoff, Connections};
+use sandbox_core::{CallContext, Effect, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime;
 use sandbox_engine::host::{
     Exit, Process, ProcessHost, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,
@@ -33,14 +33,21 @@ use tokio::time::{Instant, timeout};
 use super::Envd;
 use super::run::{InputKind, ProcessEvent, ProcessEvents};
 use crate::error::no_code;
+use crate::system::is_starting;
 
-/// Puts the shell of a command into a session of its own, where there is a program for that, so that all of its processes
-/// are found. What that outer shell says itself, such as that a child was killed, is no output of the command.
-const OUTER: &str = r#"script="exec 2>&3 3>&-
-$1"; shift
+/// Runs the script of a command, `$1`, in a session of its own, where there is a program for that, so that all processes of
+/// the command are found. A shell that leads no group becomes the leader of a session without a further process. What a shell
+/// that stays above that says itself, such as that a child was killed, is no output of the command.
+const OUTER: &str = r#"script=$1; shift
+{ read -r line </proc/$$/stat; } 2>/dev/null
+line=${line##*) }; line=${line#* * }
+group=${line%% *}; line=${line#* }
+[ "${line%% *}" = $$ ] && eval "$script"
+command -v setsid >/dev/null || eval "$script"
+[ "${group:-$$}" = $$ ] || exec setsid /bin/sh -c "$script" sh "$@"
 exec 3>&2 2>/dev/null
-if command -v setsid >/dev/null; then setsid /bin/sh -c "$script" sh "$@"
-else /bin/sh -c "$script" sh "$@"; fi
+setsid /bin/sh -c "exec 2>&3 3>&-
+$script" sh "$@"
 exit $?"#;
 
 /// The tag of every process of ours begins with this.
@@ -54,6 +61,9 @@ pub(super) const BEFORE_COMMAND: usize = 10;
 
 /// Limits the start of a command.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Limits the wait for the end of an answer behind the end of its process.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limits the wait for the reported exit of a command that has no process left.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -147,16 +157,13 @@ async fn start(envd: &Envd, spec: Spawn, word: String, outlives: bool) -> Result
     let (first, second) = word.split_at(word.len() / 2);
     let mut arguments = vec![COMMAND, first, second, kind, &spec.cwd, "-", "-"];
     arguments.extend(spec.argv.iter().map(String::as_str));
-    // A terminal has a session of its own already.
-    let outer =
-        if on_terminal { "script=$1; shift; exec /bin/sh -c \"$script\" sh \"$@\"" } else { OUTER };
-    let mut process = StartProcess::shell(outer, arguments);
+    let mut process = StartProcess::shell(OUTER, arguments);
     process.env.clone_from(&spec.env);
     process.stdin = spec.stdin;
     process.terminal = spec.terminal;
     process.tag = Some(format!("{TAG}{word}"));
     let mut starting = Starting {
-        events: envd.start("start_command", &process).await?,
+        events: start_when_ready(envd, &process).await?,
         pid: 0,
         scanners: [SentinelScanner::new(&word), SentinelScanner::new(&word)],
         queues: Default::default(),
@@ -180,21 +187,53 @@ async fn start(envd: &Envd, spec: Spawn, word: String, outlives: bool) -> Result
     Ok(starting.run(envd, identity, input, outlives))
 }
 
-/// Connects to a command that another handle has started, and whose secret word is known. Its process is that of the outer
-/// shell.
+/// Starts a process. A sandbox whose daemon has not answered yet may be starting, and is waited for.
+async fn start_when_ready(envd: &Envd, process: &StartProcess) -> Result<ProcessEvents> {
+    let handle = envd.handle();
+    let mut backoff = Backoff::new(handle.clients.config.ready_timeout());
+    loop {
+        let error = match envd.start("start_command", process).await {
+            Err(error) if !handle.has_answered() && is_starting(&error) => error,
+            started => return started,
+        };
+        if error.effect() != Effect::NotSent {
+            return Err(error);
+        }
+        handle.check().await;
+        if handle.has_ended() || !backoff.wait(&CallContext::new()).await {
+            return Err(error);
+        }
+    }
+}
+
+/// Prints the number of the process of a command and the start of that process: `$1` is the process that the daemon has
+/// started, and of commands that were started here (`$2` is `yes`) the shell that reports the exit.
+const FIND_COMMAND: &str = r#"found=$1
+if [ "$2" = yes ]; then
+    { read -r child _ </proc/$1/task/$1/children; } 2>/dev/null
+    found=${child:-$1}
+fi
+read -r line </proc/$found/stat && set -- ${line##*) } && echo $found ${20}"#;
+
+/// Connects to a command that another handle has started. `word` is known of commands that were started here.
 pub(super) async fn connect(
     envd: &Envd,
     pid: u32,
-    word: &str,
+    word: Option<&str>,
     input: Option<InputKind>,
 ) -> Result<Spawned> {
-    let script = "read -r line </proc/$1/stat && set -- ${line##*) } && echo ${20}";
-    let output = envd.run("connect_command", script, &[&pid.to_string()]).await?;
-    let since = output.text().trim().to_owned();
+    let is_own = if word.is_some() { "yes" } else { "no" };
+    let output = envd.run("connect_command", FIND_COMMAND, &[&pid.to_string(), is_own]).await?;
+    let text = output.text();
+    let (found, since) = text.trim().split_once(' ').unwrap_or_default();
+    let identity =
+        ProcessIdentity { pid: found.parse().unwrap_or(pid), since: since.to_owned(), leader: pid };
+    // Other processes report nothing.
+    let word = word.map_or_else(|| random_hex(16), str::to_owned);
     let mut starting = Starting {
         events: envd.connect("connect_command", pid).await?,
         pid,
-        scanners: [SentinelScanner::new(word), SentinelScanner::new(word)],
+        scanners: [SentinelScanner::new(&word), SentinelScanner::new(&word)],
         queues: Default::default(),
         on_terminal: input == Some(InputKind::Terminal),
         end: None,
@@ -205,7 +244,6 @@ pub(super) async fn connect(
         Some(ProcessEvent::Output(stream, data)) => starting.early.push((stream, data)),
         Some(ProcessEvent::Started(_)) | None => {}
     }
-    let identity = ProcessIdentity { pid, since, leader: pid };
     Ok(starting.run(envd, identity, input, true))
 }
 
@@ -320,6 +358,7 @@ impl Pump {
         // Nothing further is known.
         self.process.exit.set(None);
         self.starting.queues.iter().for_each(|queue| queue.end());
+        drain(self.starting.events).await;
     }
 
     async fn read(&mut self) {
@@ -382,6 +421,12 @@ impl Pump {
             _ = exit.ended() => {}
         }
     }
+}
+
+/// Reads an answer to its end, so that its connection serves the next request.
+pub(super) async fn drain(mut events: ProcessEvents) {
+    let rest = async { while let Some(Ok(_)) = events.next().await {} };
+    let _ = timeout(DRAIN_TIMEOUT, rest).await;
 }
 
 /// A command of the daemon.

@@ -3,13 +3,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt as _};
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::process::StartProcess;
+use super::process::{StartProcess, drain};
 use super::{Envd, Messages, typed};
 
 /// Limits the output of a script.
@@ -196,6 +196,7 @@ impl Envd {
         spec: &StartProcess,
     ) -> Result<ProcessEvents> {
         let messages = self.stream(operation, "process.Process/Start", &spec.message()).await?;
+        self.handle.set_answered();
         Ok(events(operation, messages))
     }
 
@@ -263,10 +264,7 @@ impl Envd {
     }
 }
 
-async fn collect(
-    operation: &'static str,
-    mut events: impl Stream<Item = Result<ProcessEvent>> + Unpin,
-) -> Result<Output> {
+async fn collect(operation: &'static str, mut events: ProcessEvents) -> Result<Output> {
     let mut output = Output::default();
     while let Some(event) = events.next().await {
         match event? {
@@ -281,6 +279,7 @@ async fn collect(
             }
             ProcessEvent::Ended(end) => {
                 output.status = end.shell_status();
+                tokio::spawn(drain(events));
                 return Ok(output);
             }
         }
@@ -437,7 +436,7 @@ mod tests {
     #[tokio::test]
     async fn a_script_without_an_end_has_no_status() {
         let events = [Ok(ProcessEvent::Output(0, Bytes::from_static(b"x")))];
-        let error = collect("test", stream::iter(events)).await.unwrap_err();
+        let error = collect("test", Box::pin(stream::iter(events))).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionLost);
     }
 }

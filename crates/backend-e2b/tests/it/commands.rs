@@ -1,9 +1,13 @@
 //! Commands: processes of the daemon.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use backend_e2b::E2bBackend;
 use futures_util::StreamExt as _;
 use sandbox_core::{CommandEvent, ErrorKind, FailureKind, PtySize, Sandbox};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::attached;
 use super::support::Cloud;
@@ -134,5 +138,44 @@ async fn another_process_finds_what_runs_in_the_background() {
     }
     assert_eq!(seen, "got this\n");
     drop(started);
+    sandbox.terminate().await.unwrap();
+}
+
+/// Passes connections on to an address, and counts them. Returns the address of its own.
+async fn counting_proxy(to: String) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let to = to.clone();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(to).await.unwrap();
+                tokio::io::copy_bidirectional(&mut client, &mut server).await
+            });
+        }
+    });
+    (address, count)
+}
+
+/// Each further connection would cost a command two or three journeys to the provider.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_one_after_the_other_use_one_connection() {
+    let cloud = Cloud::start().await;
+    let mut config = cloud.config();
+    let server = config.sandbox_url.take().unwrap();
+    let (address, connections) = counting_proxy(server.replace("http://", "")).await;
+    config.sandbox_url = Some(address);
+    let backend = Arc::new(E2bBackend::new(config));
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    for number in 0..5 {
+        let result = sandbox.commands().run(format!("echo {number}")).await.unwrap();
+        assert_eq!(result.stdout, format!("{number}\n"));
+        // The end of an answer follows the end of its command.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
     sandbox.terminate().await.unwrap();
 }

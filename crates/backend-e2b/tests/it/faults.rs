@@ -110,6 +110,7 @@ async fn a_cut_stream_is_a_lost_connection_with_what_came_before() {
 async fn the_proxy_s_word_for_an_ended_sandbox_is_checked() {
     let cloud = Cloud::start().await;
     let sandbox = cloud.builder().create().await.unwrap();
+    sandbox.commands().run("true").await.unwrap();
     // The sandbox is there, and the proxy was wrong.
     cloud.faults.fail("POST /process.Process/Start", Fault::SandboxNotFound, 1);
     let wrong = sandbox.commands().run("true").await.unwrap_err();
@@ -124,6 +125,28 @@ async fn the_proxy_s_word_for_an_ended_sandbox_is_checked() {
     let ended = sandbox.files().read("x").await.unwrap_err();
     assert_eq!(ended.kind(), ErrorKind::Terminated, "{ended:?}");
     sandbox.terminate().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_command_waits_for_a_sandbox_that_is_starting() {
+    let cloud = Cloud::start().await;
+    let sandbox = cloud.builder().create().await.unwrap();
+    cloud.faults.fail("POST /process.Process/Start", Fault::SandboxNotFound, 2);
+    let result = sandbox.commands().run("echo up").await.unwrap();
+    assert_eq!(result.stdout, "up\n");
+    let sandbox = cloud.builder().create().await.unwrap();
+    // Code and files wait as well.
+    cloud.faults.fail("POST /process.Process/Start", Fault::SandboxNotFound, 2);
+    sandbox.files().write("made", "content").await.unwrap();
+    // One that has ended meanwhile is not waited for.
+    let gone = cloud.builder().create().await.unwrap();
+    let id = gone.id().parse().unwrap();
+    let other = cloud.backend().attach(&CallContext::new(), &id).await.unwrap();
+    other.life().kill(&CallContext::new()).await.unwrap();
+    let begun = Instant::now();
+    let ended = gone.commands().run("true").await.unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::Terminated, "{ended:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Clients that share connections, and clients with connections of their own.
+//! Clients that share connections: those of callers, and those of the background runtime.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,6 +16,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub struct ClientFactory {
     shared: OnceLock<reqwest::Client>,
+    background: OnceLock<reqwest::Client>,
     is_http1: bool,
 }
 
@@ -31,23 +32,24 @@ impl ClientFactory {
     /// # Errors
     /// `Unexpected` where encryption cannot be set up.
     pub fn client<A>(&self, service: Service, auth: A) -> Result<Client<A>> {
-        let http = match self.shared.get() {
-            Some(http) => http.clone(),
-            None => {
-                let made = connections(self.is_http1)?;
-                self.shared.get_or_init(|| made).clone()
-            }
-        };
-        Ok(Client::new(http, service, auth))
+        Ok(Client::new(self.shared(&self.shared)?, service, auth))
     }
 
-    /// Returns a client over connections of its own. Connections belong to the runtime that opened them: work that outlives
-    /// the runtime of its caller, such as a deletion in the background, needs such a client.
+    /// Returns a client over the connections of the background runtime. Connections belong to the runtime that opened them:
+    /// work that outlives the runtime of its caller, such as a deletion in the background, needs such a client, and sends its
+    /// requests from there.
     ///
     /// # Errors
     /// As [`ClientFactory::client`].
     pub fn dedicated_client<A>(&self, service: Service, auth: A) -> Result<Client<A>> {
-        Ok(Client::new(connections(self.is_http1)?, service, auth))
+        Ok(Client::new(self.shared(&self.background)?, service, auth))
+    }
+
+    fn shared(&self, place: &OnceLock<reqwest::Client>) -> Result<reqwest::Client> {
+        match place.get() {
+            Some(http) => Ok(http.clone()),
+            None => connections(self.is_http1).map(|made| place.get_or_init(|| made).clone()),
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Encryption, with certificates checked as the operating system checks them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::ClientConfig;
 use rustls_platform_verifier::Verifier;
 use sandbox_core::{Error, ErrorKind, Result};
 
-/// Returns the configuration for connections to a provider, of HTTP and of whatever else a backend opens.
+/// Returns the configuration for connections to a provider, of HTTP and of whatever else a backend opens. The system's
+/// certificates are read once for a process, which takes milliseconds; clones share the sessions that TLS can resume.
 ///
 /// `jupyter-protocol` has a twin of this function: that crate depends on nothing of Code Sandboxes, and clouds without
 /// Jupyter do not depend on it.
@@ -14,6 +15,14 @@ use sandbox_core::{Error, ErrorKind, Result};
 /// # Errors
 /// `Unexpected` where the system has no certificates to trust.
 pub fn client_config() -> Result<ClientConfig> {
+    static SHARED: OnceLock<ClientConfig> = OnceLock::new();
+    match SHARED.get() {
+        Some(config) => Ok(config.clone()),
+        None => new_config().map(|config| SHARED.get_or_init(|| config).clone()),
+    }
+}
+
+fn new_config() -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Verifier::new(Arc::clone(&provider)).map_err(not_set_up)?;
     let builder =

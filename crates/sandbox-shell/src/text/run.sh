@@ -28,4 +28,4 @@ run() {
 {
     errors=$(run "$@" 2>&1 1>&3 3>&-)
     printf '\n%s %s' "$word" "$errors" >&3
-} 3>&1 | base64 | tr -d '\n'
+} 3>&1 | base64
