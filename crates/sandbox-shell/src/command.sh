@@ -62,11 +62,12 @@ check_program() {
     esac
 }
 
-# Reports the number and start of the process, as the kernel has them.
+# Reports the number and start of the process, as the kernel has them, and sets its session.
 report_start() {
     read -r line </proc/self/stat
     number=${line%% *}
     set -- ${line##*) }
+    session=$4
     echo "$word started $number ${20} $$" >&3
 }
 
@@ -94,6 +95,8 @@ trap : HUP INT QUIT PIPE TERM USR1 USR2 ALRM
     trap - HUP INT QUIT PIPE TERM USR1 USR2 ALRM
     report_start
     exec 2>&3 3>&-
+    # Where the host has given no session to this shell, the command has one of its own, so that all of its processes are found.
+    if [ "$kind" = pipes ] && [ "$session" != $$ ] && command -v setsid >/dev/null; then exec setsid -- "$@"; fi
     exec "$@"
 )
 status=$?

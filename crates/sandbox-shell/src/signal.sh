@@ -21,14 +21,14 @@ table() {
     done
 }
 
-# Finds the tree of the command: processes of its session, and descendants of these.
+# Finds the tree of the command: processes of the session that the shell leads, or the command, and descendants of these.
 tree() {
     known=" $leader $child " news=yes all=$(table)
     while [ "$news" ]; do
         news=
         while read -r number parent session; do
             case $known in *" $number "*) continue ;; esac
-            if [ "$session" = "$leader" ]; then
+            if [ "$session" = "$leader" ] || [ "$session" = "$own_session" ]; then
                 known="$known$number " news=yes
                 continue
             fi
@@ -45,13 +45,15 @@ $all
 END
 }
 
-alive=
+alive= own_session=$child
 { read -r line <"/proc/$child/stat"; } 2>/dev/null && {
     set -- ${line##*) }
-    case $1 in
-        Z | X) ;;
-        *) is_it "${20}" "$4" && alive=yes ;;
-    esac
+    if ! is_it "${20}" "$4"; then
+        # A later process has the number, and the session of that number may be another one.
+        own_session=
+    else
+        case $1 in Z | X) ;; *) alive=yes ;; esac
+    fi
 }
 echo "${alive:-no}"
 # The command may have stopped the shell that has to report its exit.

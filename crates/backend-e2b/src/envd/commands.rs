@@ -13,7 +13,7 @@ use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::process::EndReason;
 
 use super::Envd;
-use super::process::{AGENT, BEFORE_COMMAND, EnvdProcesses, TAG, Words, connect};
+use super::process::{AGENT, BEFORE_COMMAND, EnvdProcesses, KIND, TAG, Words, connect};
 use super::run::{InputKind, Listed};
 use crate::error::no_code;
 
@@ -172,7 +172,7 @@ impl ProcessHost for OtherProcess {
     async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
         let args = &self.listed.config.args;
         // The kind of the streams is an argument of the script of this library.
-        let is_terminal = word(&self.listed).is_some() && args[5] == "sized";
+        let is_terminal = word(&self.listed).is_some() && args[KIND] == "sized";
         let input = if is_terminal { InputKind::Terminal } else { InputKind::Pipe };
         connect(&self.envd, self.listed.pid, word(&self.listed), Some(input)).await
     }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn commands_are_shown_as_they_were_asked_for() {
-        let before = ["-c", "outer", "sh", "inner", "w", "w", "pipes", "/", "-", "-"];
+        let before = ["-c", "script", "sh", "w", "w", "pipes", "/", "-", "-"];
         let ours = |argv: &[&str]| listed(Some("code-sandboxes.w"), &[&before[..], argv].concat());
         let line = ours(&["/bin/sh", "-c", "sleep 5; echo x"]);
         assert_eq!((word(&line), &*command_line(&line)), (Some("w"), "sleep 5; echo x"));

@@ -35,29 +35,15 @@ use super::run::{InputKind, ProcessEvent, ProcessEvents};
 use crate::error::no_code;
 use crate::system::is_starting;
 
-/// Runs the script of a command, `$1`, in a session of its own, where there is a program for that, so that all processes of
-/// the command are found. A shell that leads no group becomes the leader of a session without a further process. What a shell
-/// that stays above that says itself, such as that a child was killed, is no output of the command.
-const OUTER: &str = r#"script=$1; shift
-{ read -r line </proc/$$/stat; } 2>/dev/null
-line=${line##*) }; line=${line#* * }
-group=${line%% *}; line=${line#* }
-[ "${line%% *}" = $$ ] && eval "$script"
-command -v setsid >/dev/null || eval "$script"
-[ "${group:-$$}" = $$ ] || exec setsid /bin/sh -c "$script" sh "$@"
-exec 3>&2 2>/dev/null
-setsid /bin/sh -c "exec 2>&3 3>&-
-$script" sh "$@"
-exit $?"#;
-
 /// The tag of every process of ours begins with this.
 pub(super) const TAG: &str = "code-sandboxes.";
 
 /// What follows in the tag of a process that leads to an agent.
 pub(super) const AGENT: &str = "agent.";
 
-/// Arguments of the outer and the inner script before those of the command.
-pub(super) const BEFORE_COMMAND: usize = 10;
+/// Arguments of the shell before those of the command, with the kind of its streams among them.
+pub(super) const BEFORE_COMMAND: usize = 9;
+pub(super) const KIND: usize = 5;
 
 /// Limits the start of a command.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -155,9 +141,9 @@ async fn start(envd: &Envd, spec: Spawn, word: String, outlives: bool) -> Result
     let on_terminal = spec.terminal.is_some();
     let kind = if on_terminal { "sized" } else { "pipes" };
     let (first, second) = word.split_at(word.len() / 2);
-    let mut arguments = vec![COMMAND, first, second, kind, &spec.cwd, "-", "-"];
+    let mut arguments = vec![first, second, kind, &spec.cwd, "-", "-"];
     arguments.extend(spec.argv.iter().map(String::as_str));
-    let mut process = StartProcess::shell(OUTER, arguments);
+    let mut process = StartProcess::shell(COMMAND, arguments);
     process.env.clone_from(&spec.env);
     process.stdin = spec.stdin;
     process.terminal = spec.terminal;
@@ -208,12 +194,14 @@ async fn start_when_ready(envd: &Envd, process: &StartProcess) -> Result<Process
 
 /// Prints the number of the process of a command and the start of that process: `$1` is the process that the daemon has
 /// started, and of commands that were started here (`$2` is `yes`) the shell that reports the exit.
-const FIND_COMMAND: &str = r#"found=$1
-if [ "$2" = yes ]; then
-    { read -r child _ </proc/$1/task/$1/children; } 2>/dev/null
-    found=${child:-$1}
-fi
-read -r line </proc/$found/stat && set -- ${line##*) } && echo $found ${20}"#;
+const FIND_COMMAND: &str = r#"number=$1 own=$2
+for place in /proc/[0-9]*; do
+    [ "$own" = yes ] || break
+    { read -r line <"$place/stat"; } 2>/dev/null || continue
+    set -- ${line##*) }
+    if [ "$2" = "$number" ]; then number=${place#/proc/} own=; fi
+done
+read -r line </proc/$number/stat && set -- ${line##*) } && echo $number ${20}"#;
 
 /// Connects to a command that another handle has started. `word` is known of commands that were started here.
 pub(super) async fn connect(

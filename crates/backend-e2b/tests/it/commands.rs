@@ -73,7 +73,8 @@ async fn a_time_limit_leaves_no_child() {
     let cloud = Cloud::start().await;
     cloud.faults.set_process_traps(true);
     let sandbox = cloud.builder().create().await.unwrap();
-    let line = "sleep 777001 & setsid sleep 777002 & sleep 777003; true";
+    // The last one has no parent left in the command.
+    let line = "sleep 777001 & setsid sleep 777002 & (sleep 777004 &); sleep 777003; true";
     let begun = Instant::now();
     let result = sandbox.commands().run(line).timeout(Duration::from_secs(1)).await.unwrap();
     assert_eq!(result.failure.unwrap().kind, FailureKind::Timeout);
@@ -138,6 +139,32 @@ async fn another_process_finds_what_runs_in_the_background() {
     }
     assert_eq!(seen, "got this\n");
     drop(started);
+    sandbox.terminate().await.unwrap();
+}
+
+/// The signal is for the command, and not for the shell that reports its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_ends_what_runs_in_the_background() {
+    let cloud = Cloud::start().await;
+    let sandbox = cloud.builder().detached(Duration::from_secs(60)).create().await.unwrap();
+    let line = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut started = sandbox.commands().run(line).background().start().await.unwrap();
+    // The trap is set when there is output.
+    while !matches!(started.events.next().await.unwrap(), CommandEvent::Output { .. }) {}
+    let other = attached(&cloud, &sandbox.id()).await;
+    let listed = other.commands().list().await.unwrap();
+    let found = listed.iter().find(|info| info.command == line).expect("it is listed");
+    let mut command = other.commands().connect(&found.id).await.unwrap();
+    command.control.signal(15, false).await.unwrap();
+    let (mut seen, mut status) = (String::new(), None);
+    while let Some(event) = command.events.next().await {
+        match event {
+            CommandEvent::Output { data, .. } => seen += &String::from_utf8_lossy(&data),
+            CommandEvent::Finished(outcome) => status = Some(outcome.exit_code),
+            _ => {}
+        }
+    }
+    assert_eq!((&*seen, status), ("caught\n", Some(7)));
     sandbox.terminate().await.unwrap();
 }
 
