@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use sandbox_cloud::auth::process_env;
 use sandbox_cloud::health::{failed, health, passed};
 use sandbox_cloud::http::is_loopback;
-use sandbox_cloud::{Connections, CreateLocks, Identity, RemoteLifetime, find_one, page};
+use sandbox_cloud::{
+    Connections, CreateLocks, Identity, RemoteLifetime, StateStore, find_one, page,
+};
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
@@ -56,14 +58,14 @@ impl CloudflareBackend {
     }
 
     /// Returns the id of a new sandbox: that of its key, so that another computer comes to the same container, or one that
-    /// the bridge makes up.
+    /// the bridge makes up where a sandbox has that of the key, be it of another bridge.
     async fn new_id(
         api: &Api,
         call: &CallContext,
-        known: &[(String, SandboxRecord)],
+        records: &StateStore<SandboxRecord>,
     ) -> Result<String> {
         let own = call.idempotency_key.as_deref().map(id_of_key);
-        match own.filter(|id| !known.iter().any(|(known, _)| known == id)) {
+        match own.filter(|id| records.read(id).is_none()) {
             Some(id) => Ok(id),
             None => api.mint(call).await,
         }
@@ -143,7 +145,7 @@ impl Backend for CloudflareBackend {
         let snapshot = spec.snapshot.as_deref();
         let snapshot = snapshot.map(|name| snapshots::find(&factory.config, "create", name));
         let snapshot = snapshot.transpose()?.map(|(id, _)| id);
-        let id = Self::new_id(&api, call, &known).await?;
+        let id = Self::new_id(&api, call, &records).await?;
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
         let record = SandboxRecord {
             bridge: api.account.bridge.as_str().to_owned(),
@@ -156,6 +158,7 @@ impl Backend for CloudflareBackend {
             created_at: unix_now(),
             end_at: spec.detached.map(|stay| unix_now() + stay.as_secs_f64()),
             directory: Some(cwd.clone()),
+            env: spec.env.clone(),
             lost: false,
         };
         // Before anything runs: a create that is killed leaves a container that is known.

@@ -87,7 +87,9 @@ pub(crate) fn open(handle: Arc<Handle>, cwd: &str, spec: &CreateSpec) -> Result<
 /// # Errors
 /// As [`open`], and what keeps the bridge from being reached.
 pub(crate) async fn open_attached(handle: Arc<Handle>, cwd: &str) -> Result<Arc<dyn Instance>> {
-    let instance = CloudflareInstance::new(handle, cwd, &CreateSpec::default(), OnceCell::new)?;
+    let mut spec = CreateSpec::default();
+    spec.env = handle.record().env;
+    let instance = CloudflareInstance::new(handle, cwd, &spec, OnceCell::new)?;
     instance.shared.commands.get_or_try_init(|| instance.find_commands()).await?;
     Ok(instance.checked())
 }
@@ -341,7 +343,7 @@ impl Life for CloudflareInstance {
     }
 
     async fn logs(&self, _: &CallContext, _: bool) -> Result<LogStream> {
-        Err(unsupported("logs"))
+        Err(unsupported("logs").with_hint("the bridge keeps none: commands have their own output"))
     }
 }
 

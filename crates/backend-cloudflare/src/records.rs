@@ -1,5 +1,7 @@
 //! Records of this computer: which sandboxes there are, with their names and tags. The bridge keeps nothing but containers.
 
+use std::collections::BTreeMap;
+
 use sandbox_cloud::auth::process_env;
 use sandbox_cloud::{StateStore, state_directory};
 use sandbox_core::{
@@ -28,6 +30,8 @@ pub(crate) struct SandboxRecord {
     /// When it was asked to end, in unix seconds: nothing ends it but a process of this computer.
     pub(crate) end_at: Option<f64>,
     pub(crate) directory: Option<String>,
+    /// Environment variables of everything that runs in it. Never a secret one.
+    pub(crate) env: BTreeMap<String, String>,
     /// Its container was started again, and has lost what it had.
     pub(crate) lost: bool,
 }

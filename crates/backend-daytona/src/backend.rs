@@ -17,11 +17,11 @@ use sandbox_core::{
 use crate::capabilities::{capabilities, check};
 use crate::client_factory::ApiFactory;
 use crate::config::DaytonaConfig;
-use crate::create::{create, working_directory};
+use crate::create::{create, until_started, working_directory};
 use crate::describe::{self, has_ended};
 use crate::instance::{open, open_with};
 use crate::plan::{fingerprint, plan};
-use crate::remote::{self, RemoteSandbox};
+use crate::remote::{self, Handle, RemoteSandbox};
 use crate::volumes;
 use crate::wire::Sandbox;
 
@@ -52,10 +52,15 @@ impl DaytonaBackend {
         api.sandbox(call, "attach", &id).await
     }
 
+    /// Attaches to a sandbox. One that still starts, for another process, is waited for.
     async fn attach_to(&self, call: &CallContext, found: Sandbox) -> Result<Arc<dyn Instance>> {
         let directory = found.labels.get(describe::DIRECTORY).cloned();
+        let starts = describe::is_starting(&found);
         let remote = RemoteSandbox::new(Arc::clone(&self.factory), found);
         let handle = Arc::new(RemoteLifetime::new(remote, false));
+        if starts {
+            self.wait_for_start(call, &handle).await?;
+        }
         if let Some(left) = remote::info(&handle).remaining_time() {
             handle.end_in(left);
         }
@@ -71,6 +76,20 @@ impl DaytonaBackend {
             false => handle.programs.kept().await?,
         };
         open_with(handle, &cwd, &CreateSpec::default(), kept)
+    }
+
+    /// Waits until a sandbox that another process creates has started.
+    ///
+    /// # Errors
+    /// `NotFound` for one that ended instead; otherwise as [`until_started`].
+    async fn wait_for_start(&self, call: &CallContext, handle: &Handle) -> Result<()> {
+        let (api, timeout) = (self.factory.api("attach")?, self.factory.config.ready_timeout());
+        until_started(&api, call, handle, timeout, false).await.map_err(|error| {
+            match handle.has_ended() {
+                true => Error::new(ErrorKind::NotFound, "attach", error.message().to_owned()),
+                false => error,
+            }
+        })
     }
 
     /// Finds the sandbox that a create with the same key has made before.

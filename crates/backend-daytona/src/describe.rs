@@ -93,6 +93,11 @@ pub(crate) fn has_ended(sandbox: &Sandbox) -> bool {
     matches!(sandbox.state.as_deref(), Some("destroyed" | "destroying"))
 }
 
+/// Returns true for a sandbox that is on its way to be usable.
+pub(crate) fn is_starting(sandbox: &Sandbox) -> bool {
+    matches!(status(sandbox), SandboxStatus::Pending | SandboxStatus::Starting)
+}
+
 /// Returns true for a sandbox that is held and can be resumed.
 pub(crate) fn is_held(sandbox: &Sandbox) -> bool {
     matches!(status(sandbox), SandboxStatus::Paused | SandboxStatus::Stopped)

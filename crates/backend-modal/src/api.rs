@@ -115,10 +115,18 @@ impl Api {
             Err(status) if method.with_token && status.code() == Code::Unauthenticated => {
                 self.tokens.forget(&self.account);
                 let again = self.attempt(call, method, request, key).await?;
-                again.map_err(|status| error::parse(method.operation, &status))
+                again.map_err(|status| self.failed(method.operation, &status))
             }
-            answered => answered.map_err(|status| error::parse(method.operation, &status)),
+            answered => answered.map_err(|status| self.failed(method.operation, &status)),
         }
+    }
+
+    /// Turns the status of a failed call into an error, which repeats no secret of the account.
+    fn failed(&self, operation: &'static str, status: &Status) -> Error {
+        let token = self.account.token(operation).ok();
+        let secrets = token.map(|(_, secret)| secret.clone()).into_iter();
+        let secrets: Vec<_> = secrets.chain(self.tokens.get(&self.account)).collect();
+        error::parse(operation, status, &secrets)
     }
 
     async fn attempt<Q, A>(
@@ -235,7 +243,7 @@ impl Api {
             include_logs_for_finished: true,
         };
         let request = self.request(call, method, request, &random_hex(16)).await?;
-        let parse = |status: Status| error::parse("create", &status);
+        let parse = |status: Status| self.failed("create", &status);
         let answers = server_streaming(&self.channel, method.path, request).await;
         let mut answers = answers.map_err(parse)?;
         while let Some(answer) = answers.next().await {

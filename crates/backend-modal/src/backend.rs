@@ -1,10 +1,11 @@
 //! The backend: create, attach, list, environments, health, snapshots.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_cloud::health::{failed, health, passed};
-use sandbox_cloud::{CreateLocks, Identity, find_one, page};
+use sandbox_cloud::{Backoff, CreateLocks, Identity, find_one, page};
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, Tags,
@@ -17,11 +18,14 @@ use crate::capabilities::{capabilities, check};
 use crate::client_factory::ApiFactory;
 use crate::config::ModalConfig;
 use crate::create::{self, create, key_digest};
-use crate::describe::{self, KEY, status_of};
+use crate::describe::{self, KEY, name_of_key, status_of};
 use crate::instance::open;
 use crate::records;
 use crate::sandbox;
 use crate::wire::ListedSandbox;
+
+/// Time for which a sandbox is looked for that the service says to have.
+const LOOKUP_TIME: Duration = Duration::from_secs(5);
 
 /// Creates sandboxes of Modal. Creating the backend sends no request.
 #[derive(Debug, Default)]
@@ -69,27 +73,63 @@ impl ModalBackend {
     }
 
     /// Finds the sandbox that a create with the same key and tags has created before.
-    async fn find_existing(
+    async fn find_existing(&self, call: &CallContext, tags: &Tags) -> Result<Existing> {
+        let key = call.idempotency_key.as_deref().map(key_digest);
+        let Some(key) = key else { return Ok(Existing::None) };
+        let api = self.factory.api()?;
+        let mut all = self.running(&api, call, "create").await?;
+        all.retain(|listed| from_tags(&listed.tags).get(KEY) == Some(&key));
+        let has_tags = |listed: &ListedSandbox| {
+            let own = from_tags(&listed.tags);
+            tags.iter().all(|(name, value)| own.get(name) == Some(value))
+        };
+        match all.iter().rposition(has_tags) {
+            Some(at) => self.found(&api, all.swap_remove(at)).map(Existing::Same),
+            None if all.is_empty() => Ok(Existing::None),
+            None => Ok(Existing::Other),
+        }
+    }
+
+    /// Finds the sandbox that has the name of the key. A list may show a new one late.
+    async fn find_other(
         &self,
         call: &CallContext,
         tags: &Tags,
     ) -> Result<Option<Arc<dyn Instance>>> {
-        let Some(key) = call.idempotency_key.as_deref().map(key_digest) else { return Ok(None) };
-        let api = self.factory.api()?;
-        let all = self.running(&api, call, "create").await?;
-        let is_it = |listed: &ListedSandbox| {
-            let own = from_tags(&listed.tags);
-            let has = |(name, value)| own.get(name) == Some(value);
-            own.get(KEY) == Some(&key) && tags.iter().all(has)
-        };
-        all.into_iter().rfind(is_it).map(|listed| self.found(&api, listed)).transpose()
+        let mut backoff = Backoff::new(LOOKUP_TIME);
+        loop {
+            match self.find_existing(call, tags).await? {
+                Existing::Same(existing) => return Ok(Some(existing)),
+                Existing::Other => return Ok(None),
+                Existing::None => {}
+            }
+            if !backoff.wait(call).await {
+                return Ok(None);
+            }
+        }
     }
+
+    /// Takes the locks of a create, which processes of this computer share.
+    async fn lock(&self, call: &CallContext, spec: &CreateSpec) -> Result<CreateLocks> {
+        let key = call.idempotency_key.as_ref().map(|key| format!("key:{key}"));
+        let name = spec.name.as_ref().map(|name| format!("name:{name}"));
+        let records = records::sandboxes(&self.factory.config);
+        let keys = key.into_iter().chain(name);
+        CreateLocks::acquire(records.directory(), call, "create", keys).await
+    }
+}
+
+/// What a create with the same key has made before.
+enum Existing {
+    None,
+    Same(Arc<dyn Instance>),
+    /// Its tags were changed since: it is another sandbox now.
+    Other,
 }
 
 /// Returns what a sandbox is found by.
 fn identity(listed: &ListedSandbox) -> Identity<'_> {
-    let name = Some(listed.name.as_str()).filter(|name| !name.is_empty());
-    Identity { id: &listed.id, unique_name: None, name }
+    Identity { id: &listed.id, unique_name: None, name: describe::own_name(listed) }
 }
 
 #[async_trait]
@@ -110,15 +150,24 @@ impl Backend for ModalBackend {
         } else {
             Arc::new(ApiFactory::new(config))
         };
-        let key = call.idempotency_key.as_ref().map(|key| format!("key:{key}"));
-        let name = spec.name.as_ref().map(|name| format!("name:{name}"));
-        let (keys, records) = (key.into_iter().chain(name), records::sandboxes(&factory.config));
-        let locks = CreateLocks::acquire(records.directory(), call, "create", keys).await?;
         let chosen = Self { factory: Arc::clone(&factory) };
-        if let Some(existing) = chosen.find_existing(call, &spec.tags).await? {
+        let locks = chosen.lock(call, &spec).await?;
+        if let Existing::Same(existing) = chosen.find_existing(call, &spec.tags).await? {
             return Ok(existing);
         }
-        Ok(open(create(factory, call, &spec, &options, locks).await?))
+        let of_key = call.idempotency_key.as_deref().map(key_digest);
+        let of_key = of_key.filter(|_| spec.name.is_none()).map(|digest| name_of_key(&digest));
+        let name = spec.name.clone().or_else(|| of_key.clone());
+        match create(Arc::clone(&factory), call, &spec, &options, name, locks).await {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && of_key.is_some() => {}
+            created => return created.map(open),
+        }
+        // Another computer creates one with the key at the same time, or has created it and changed its tags since.
+        if let Some(existing) = chosen.find_other(call, &spec.tags).await? {
+            return Ok(existing);
+        }
+        let locks = chosen.lock(call, &spec).await?;
+        create(factory, call, &spec, &options, None, locks).await.map(open)
     }
 
     async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {

@@ -63,18 +63,21 @@ struct Plan {
     runtime: Id,
 }
 
-/// Creates a sandbox that runs commands. Its agent is started in the background, or by the first verb that needs it. Dropping the future leaves none, and the locks are held until then.
+/// Creates a sandbox that runs commands, with that name at the service. Its agent is started in the background, or by the
+/// first verb that needs it. Dropping the future leaves none, and the locks are held until then.
 ///
 /// # Errors
-/// The refusals of the service; `Timeout` or `Unavailable` for a sandbox that does not come up, which is terminated.
+/// `AlreadyExists` for a name that a running sandbox has; other refusals of the service; `Timeout` or `Unavailable` for a sandbox that does not come up, which is terminated.
 pub(crate) async fn create(
     factory: Arc<ApiFactory>,
     call: &CallContext,
     spec: &CreateSpec,
     options: &CreateOptions,
+    name: Option<String>,
     locks: CreateLocks,
 ) -> Result<Opened> {
-    let plan = plan(&factory, call, spec, options).await?;
+    let mut plan = plan(&factory, call, spec, options).await?;
+    plan.definition.name = name;
     carry_out(factory, call, plan, locks).await
 }
 
@@ -271,7 +274,6 @@ fn definition(
             .then(|| SchedulerPlacement { regions: options.regions.clone() }),
         open_ports: (!options.ports.is_empty()).then(|| PortSpecs { ports: ports.collect() }),
         cloud_provider: options.cloud.clone().unwrap_or_default(),
-        name: spec.name.clone(),
         idle_timeout_secs: idle.map(seconds),
         direct_sandbox_commands_enabled: true,
         ..Definition::default()

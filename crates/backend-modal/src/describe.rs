@@ -55,6 +55,16 @@ pub(crate) fn status_of(listed: &ListedSandbox) -> SandboxStatus {
     }
 }
 
+/// Returns the name that a sandbox has of a key, where its user gave it none: unique among those that run in the app.
+pub(crate) fn name_of_key(digest: &str) -> String {
+    format!("{OWN}{digest}")
+}
+
+/// Returns the name that the user gave a sandbox.
+pub(crate) fn own_name(listed: &ListedSandbox) -> Option<&str> {
+    Some(listed.name.as_str()).filter(|name| !name.is_empty() && !name.starts_with(OWN))
+}
+
 /// Returns a sandbox of the service as a sandbox.
 pub(crate) fn sandbox(listed: &ListedSandbox, record: Option<&SandboxRecord>) -> SandboxInfo {
     let all = from_tags(&listed.tags);
@@ -66,7 +76,7 @@ pub(crate) fn sandbox(listed: &ListedSandbox, record: Option<&SandboxRecord>) ->
         status: status_of(listed),
         created_at: if listed.created_at > 0.0 { listed.created_at } else { unix_now() },
         end_at: end_at(listed),
-        name: Some(listed.name.clone()).filter(|name| !name.is_empty()),
+        name: own_name(listed).map(str::to_owned),
         resources: resources(listed),
         isolation: Some(IsolationInfo {
             mode: known.isolation,

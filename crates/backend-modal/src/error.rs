@@ -6,7 +6,8 @@ use std::io;
 use std::time::Duration;
 
 use prost::Message as _;
-use sandbox_core::{Effect, Error, ErrorKind, Retry, Variant};
+use sandbox_cloud::http::clean;
+use sandbox_core::{Effect, Error, ErrorKind, Retry, Secret, Variant};
 use tonic::{Code, Status};
 
 use crate::wire::{GenericResult, RpcRetryPolicy, RpcStatus, status};
@@ -14,9 +15,6 @@ use crate::wire::{GenericResult, RpcRetryPolicy, RpcStatus, status};
 /// Hint for a sandbox that could not be deleted.
 pub(crate) const LEFT_BEHIND: &str =
     "the sandbox could not be terminated and may cost money: `Sandbox::list()`";
-
-/// Longest message of the service that an error repeats.
-const MAX_MESSAGE: usize = 2000;
 
 /// A connection that could not be opened, so that nothing was sent.
 #[derive(Debug)]
@@ -48,8 +46,8 @@ pub(crate) fn is_temporary(code: Code) -> bool {
     )
 }
 
-/// Turns the status of a failed call into an error.
-pub(crate) fn parse(operation: &'static str, failed: &Status) -> Error {
+/// Turns the status of a failed call into an error. `secrets` are removed from what the service says.
+pub(crate) fn parse(operation: &'static str, failed: &Status, secrets: &[Secret]) -> Error {
     let not_sent = cause::<NotConnected>(failed);
     if let Some(cause) = not_sent {
         return Error::new(
@@ -64,7 +62,7 @@ pub(crate) fn parse(operation: &'static str, failed: &Status) -> Error {
         .with_source(cause.to_string());
     }
     let wait = retry_after(failed);
-    let text: String = failed.message().trim().chars().take(MAX_MESSAGE).collect();
+    let text = clean(failed.message(), secrets);
     let message =
         |otherwise: &str| if text.is_empty() { otherwise.to_owned() } else { text.clone() };
     let make = |kind, otherwise: &str| Error::new(kind, operation, message(otherwise));
@@ -162,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_users_can_do_is_in_the_hints() {
-        let parsed = |code| parse("create", &Status::new(code, "no"));
+        let parsed = |code| parse("create", &Status::new(code, "no"), &[]);
         assert_eq!(parsed(Code::Unauthenticated).kind(), ErrorKind::Unauthenticated);
         assert!(parsed(Code::Unauthenticated).hint().unwrap().contains("MODAL_TOKEN_ID"));
         assert_eq!(parsed(Code::ResourceExhausted).kind(), ErrorKind::QuotaExceeded);
@@ -175,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_in_a_message_is_removed() {
+        let status = Status::unauthenticated("as-hunter2\u{1b}[31m is not valid");
+        let error = parse("create", &status, &["as-hunter2".into()]);
+        assert_eq!(error.message(), "***[31m is not valid");
+    }
+
+    #[test]
     fn a_limit_of_requests_says_when_to_come_back() {
         let policy = RpcRetryPolicy { retry_after_secs: 1.5 }.encode_to_vec();
         let detail = AnyDetail {
@@ -183,7 +188,7 @@ mod tests {
         };
         let details = RpcStatus { details: vec![detail] }.encode_to_vec();
         let status = Status::with_details(Code::ResourceExhausted, "slow down", details.into());
-        let error = parse("create", &status);
+        let error = parse("create", &status, &[]);
         assert_eq!(error.kind(), ErrorKind::RateLimited);
         assert_eq!(error.retry_after(), Some(Duration::from_millis(1500)));
     }

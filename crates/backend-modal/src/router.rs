@@ -200,7 +200,7 @@ impl Router {
             Ok(answer.unwrap_or_else(|_| Err(Status::deadline_exceeded(""))))
         })
         .await
-        .map_err(|status| error::parse(operation, &status))
+        .map_err(|status| self.failed(operation, &status))
     }
 
     /// Tries until an attempt is answered, fails for good, or has failed too often.
@@ -244,6 +244,12 @@ impl Router {
         })?;
         *self.jwt.lock().unwrap_or_else(PoisonError::into_inner) = Secret::new(access.jwt);
         Ok(())
+    }
+
+    /// Turns the status of a failed call into an error, which does not repeat the access token.
+    fn failed(&self, operation: &'static str, status: &Status) -> Error {
+        let jwt = self.jwt.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        error::parse(operation, status, &[jwt])
     }
 
     fn request<Q>(&self, message: Q) -> Result<Request<Q>> {
@@ -356,9 +362,9 @@ impl Exec {
                     .router
                     .refresh()
                     .await
-                    .map_err(|status| error::parse("start_command", &status))?,
+                    .map_err(|status| self.router.failed("start_command", &status))?,
                 code if error::is_temporary(code) => sleep(MAX_DELAY / 10).await,
-                _ => return Err(error::parse("start_command", &status)),
+                _ => return Err(self.router.failed("start_command", &status)),
             }
         }
     }

@@ -32,6 +32,45 @@ async fn tags_stand_for_an_id_that_other_computers_come_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn variables_of_the_create_are_there_for_later_processes_too() {
+    for generation in BOTH {
+        let f = Fixture::new(generation).await;
+        let builder = f.builder().env("WORD", "x 'y'").secret("TOKEN", "hunter2");
+        let sandbox = builder.detached(Duration::from_secs(600)).create().await.unwrap();
+        let line = "echo \"$WORD|$TOKEN\"";
+        assert_eq!(sandbox.commands().run(line).await.unwrap().stdout, "x 'y'|hunter2\n");
+        let id = sandbox.id();
+        drop(sandbox);
+        let later = f.with_state_of(&f);
+        let instance = later.attach(&CallContext::new(), &id.parse().unwrap()).await.unwrap();
+        let later = Sandbox::from_instance(later, instance);
+        // A secret is in no file of this computer.
+        assert_eq!(later.commands().run(line).await.unwrap().stdout, "x 'y'|\n");
+        let code = "import os; os.environ['WORD'], os.environ.get('TOKEN')";
+        assert_eq!(later.run_code(code).await.unwrap().text(), Some("(\"x 'y'\", None)"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_whose_id_a_sandbox_of_another_bridge_has_gets_its_own() {
+    let (one, other) = (Fixture::new(BOTH[0]).await, Fixture::new(BOTH[1]).await);
+    let get = |f: &Fixture| {
+        let backend = f.with_state_of(&one);
+        Sandbox::builder(backend)
+            .tag("job", "42")
+            .detached(Duration::from_secs(600))
+            .get_or_create()
+    };
+    let first = get(&one).await.unwrap();
+    let second = get(&other).await.unwrap();
+    assert_ne!(first.id(), second.id());
+    // The records of both are kept.
+    assert_eq!(get(&one).await.unwrap().id(), first.id());
+    assert_eq!(get(&other).await.unwrap().id(), second.id());
+    assert_eq!((one.server.alive().len(), other.server.alive().len()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn names_are_taken_once_and_found() {
     let f = Fixture::new(Generation::Processes).await;
     let sandbox = f.builder().name("mine").create().await.unwrap();

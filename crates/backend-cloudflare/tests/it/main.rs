@@ -48,6 +48,13 @@ impl Fixture {
         self.builder().create().await.expect("a sandbox")
     }
 
+    /// A backend of another process: it has the records of the computer of `other`.
+    fn with_state_of(&self, other: &Self) -> Arc<dyn Backend> {
+        let mut config = self.config.clone();
+        config.state_dir.clone_from(&other.config.state_dir);
+        Arc::new(CloudflareBackend::new(config))
+    }
+
     /// A backend of another computer: it shares nothing with the first but the bridge.
     fn elsewhere(&self) -> (Arc<dyn Backend>, TempDir) {
         let state = tempfile::tempdir().expect("a directory");

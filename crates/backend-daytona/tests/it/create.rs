@@ -152,6 +152,34 @@ async fn a_key_and_tags_find_the_same_sandbox_from_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_another_computer_is_creating_is_waited_for() {
+    let options = Options { start_time: Duration::from_secs(1), ..Options::default() };
+    let f = Fixture::with(options, |_| ()).await;
+    let get = |backend| {
+        let builder = Sandbox::builder(backend).tag("job", "42");
+        builder.detached(Duration::from_secs(600)).get_or_create()
+    };
+    let later = async {
+        crate::until("it is being created", || async { !f.server.alive().is_empty() }).await;
+        get(f.elsewhere()).await
+    };
+    let (first, second) = tokio::join!(get(f.elsewhere()), later);
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!(first.id(), second.id());
+    assert_eq!(second.commands().run("echo there").await.unwrap().stdout, "there\n");
+    // By its id as well.
+    let creating = f.builder().name("slow").create();
+    let attaching = async {
+        crate::until("it is being created", || async { f.server.alive().len() == 2 }).await;
+        let call = CallContext::new();
+        f.elsewhere().attach(&call, &"daytona/slow".parse().unwrap()).await.map(drop)
+    };
+    let (created, attached) = tokio::join!(creating, attaching);
+    attached.unwrap();
+    drop(created.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_taken_name_is_an_error_with_a_remedy() {
     let f = Fixture::new().await;
     let sandbox = f.builder().name("one").create().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_core::{ErrorKind, NetworkPolicy, Secret};
+use sandbox_core::{ErrorKind, NetworkPolicy, Sandbox, Secret};
 use serde_json::json;
 use tonic::Code;
 
@@ -192,6 +192,36 @@ async fn two_creates_with_one_key_are_one() {
     let (one, other) = tokio::join!(one.create(&call, spec()), other.create(&call, spec()));
     assert_eq!(one.unwrap().info().id, other.unwrap().info().id);
     assert_eq!(bench.service.running().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_computers_that_get_or_create_at_once_get_one() {
+    for generation in [2, 1] {
+        let bench = Bench::start();
+        let get = |name: &str| {
+            // Neither knows of the locks and records of the other.
+            let state = tempfile::tempdir().unwrap();
+            let backend = bench.with(|config| config.state_dir = Some(state.path().join(name)));
+            async move {
+                let builder = Sandbox::builder(backend).tag("job", "42");
+                let builder = builder.provider_option("generation", generation);
+                let sandbox = builder.detached(Duration::from_secs(600)).get_or_create().await;
+                drop(state);
+                sandbox.unwrap()
+            }
+        };
+        let (one, other) = tokio::join!(get("one"), get("other"));
+        assert_eq!(one.id(), other.id(), "generation {generation}");
+        assert_eq!(bench.service.running().len(), 1);
+        assert_eq!(other.commands().run("echo there").await.unwrap().stdout, "there\n");
+        // The name by which the service tells them apart is no name that a user gave.
+        assert_eq!((one.info().name, other.info().name), (None, None));
+        // With other tags it is another sandbox, and the next one with these is new.
+        one.set_tags([("job", "43")]).await.unwrap();
+        let next = get("one").await;
+        assert_ne!(next.id(), one.id());
+        assert_eq!(bench.service.running().len(), 2);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

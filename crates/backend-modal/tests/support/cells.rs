@@ -106,6 +106,33 @@ impl Cell {
     }
 }
 
+/// A name of a sandbox that is being made, which no other one gets.
+struct Reserved<'a> {
+    state: &'a State,
+    name: String,
+}
+
+impl<'a> Reserved<'a> {
+    fn new(state: &'a State, name: &str) -> Result<Self, Status> {
+        let mut starting = state.starting.lock().unwrap();
+        let all = state.all.lock().unwrap();
+        let has_it =
+            |cell: &Arc<Cell>| cell.is_running() && cell.definition.name.as_deref() == Some(name);
+        if starting.iter().any(|other| other == name) || all.values().any(has_it) {
+            let message = format!("Sandbox with name '{name}' already exists");
+            return Err(Status::already_exists(message));
+        }
+        starting.push(name.to_owned());
+        Ok(Self { state, name: name.to_owned() })
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.state.starting.lock().unwrap().retain(|name| *name != self.name);
+    }
+}
+
 /// Makes a sandbox.
 pub(super) async fn create(
     state: &State,
@@ -115,16 +142,7 @@ pub(super) async fn create(
     tags: Vec<SandboxTag>,
     env: HashMap<String, String>,
 ) -> Result<Arc<Cell>, Status> {
-    if let Some(name) = &definition.name {
-        let all = state.all.lock().unwrap();
-        let taken =
-            |cell: &&Arc<Cell>| cell.is_running() && cell.definition.name.as_ref() == Some(name);
-        if all.values().find(taken).is_some() {
-            return Err(Status::already_exists(format!(
-                "Sandbox with name '{name}' already exists"
-            )));
-        }
-    }
+    let _reserved = definition.name.as_ref().map(|name| Reserved::new(state, name)).transpose()?;
     let image = state.images.lock().unwrap().get(&definition.image_id).cloned();
     let image =
         image.ok_or_else(|| Status::not_found(format!("no image {}", definition.image_id)))?;

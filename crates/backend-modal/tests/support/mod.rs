@@ -59,6 +59,8 @@ pub(crate) struct State {
     /// An interpreter with packages, for sandboxes that are to have it.
     pub(crate) python: Option<PathBuf>,
     pub(crate) all: Mutex<BTreeMap<String, Arc<Cell>>>,
+    /// The names of sandboxes that are being made.
+    pub(crate) starting: Mutex<Vec<String>>,
     pub(crate) images: Mutex<BTreeMap<String, BuiltImage>>,
     pub(crate) secrets: Mutex<BTreeMap<String, std::collections::HashMap<String, String>>>,
     pub(crate) requests: Mutex<Vec<String>>,
@@ -120,6 +122,7 @@ impl Service {
             cells: Arc::new(EvalBackend::new(config)),
             python,
             all: Mutex::default(),
+            starting: Mutex::default(),
             images: Mutex::default(),
             secrets: Mutex::default(),
             requests: Mutex::default(),

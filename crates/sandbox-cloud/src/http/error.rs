@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
-use sandbox_core::{Effect, Error, ErrorKind, Retry, Secret};
+use sandbox_core::{Effect, Error, ErrorKind, Retry, Secret, format_duration};
 use serde_json::Value;
 
 /// Upper bound of what a service can ask to wait, so that no clock overflows.
@@ -92,13 +92,25 @@ impl ErrorRules {
             .with_retry(meaning.retry)
             .with_effect(meaning.effect)
             .with_context("status", status.as_u16().to_string());
-        if let Some(hint) = self.hint(operation, meaning.kind) {
-            error = error.with_hint(hint);
-        }
+        // A page instead of an answer: the address is not that of the service.
+        let is_elsewhere = body.is_none() && matches!(status.as_u16(), 300..=399 | 404 | 405);
+        let hint = match is_elsewhere {
+            true => Some(self.unreachable_hint),
+            false => self.hint(operation, meaning.kind),
+        };
         let asked = retry_after(headers).or_else(|| body.as_ref().and_then(seconds_of_body));
-        if let Some(after) = asked.filter(|_| meaning.retry == Retry::Temporary) {
+        let asked = asked.filter(|_| meaning.retry == Retry::Temporary);
+        if let Some(after) = asked {
             error = error.with_retry_after(after);
         }
+        error = match (hint, asked) {
+            (Some(hint), _) => error.with_hint(hint),
+            (None, Some(after)) => {
+                let after = Duration::from_secs(after.as_secs_f64().ceil() as u64);
+                error.with_hint(format!("try again after {}", format_duration(after)))
+            }
+            (None, None) => error,
+        };
         if let Some(code) = code {
             error = error.with_context("code", clean(code, secrets));
         }
@@ -253,17 +265,25 @@ fn text<'a>(body: &'a Value, keys: &[&str]) -> Option<&'a str> {
     keys.iter().find_map(|key| body.get(key)?.as_str().filter(|text| !text.trim().is_empty()))
 }
 
-/// One line, not too long, and without secrets.
-fn clean(message: &str, secrets: &[Secret]) -> String {
-    let mut message = message.to_owned();
+/// Returns what a service says as one line of at most 500 characters, with `***` for secrets, and without characters that
+/// change what a terminal shows.
+pub fn clean(message: &str, secrets: &[Secret]) -> String {
+    let words: Vec<_> = message.split_whitespace().collect();
+    let mut line = words.join(" ");
+    line.retain(|c| !c.is_control() && !is_directional(c));
+    // Last, so that no such character within a secret hides it.
     for secret in secrets.iter().map(Secret::expose).filter(|secret| secret.len() > 3) {
-        message = message.replace(secret, "***");
+        line = line.replace(secret, "***");
     }
-    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_MESSAGE) {
         Some((end, _)) => format!("{} ..", &line[..end]),
         None => line,
     }
+}
+
+/// Returns true for a character that turns the direction of the text after it.
+fn is_directional(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn seconds_of_body(body: &Value) -> Option<Duration> {
@@ -414,11 +434,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_terminal_would_obey_is_removed() {
+        let body = json!({"message": "a\u{1b}[31mb\u{7} \u{202e}c hun\u{1b}ter2"}).to_string();
+        assert_eq!(usual("list", 400, &body).message(), "a[31mb c ***");
+    }
+
+    #[test]
+    fn a_page_instead_of_an_answer_is_a_matter_of_the_address() {
+        for status in [302, 404, 405] {
+            let error = usual("list", status, "<html>Log in</html>");
+            assert_eq!(error.hint(), Some(ErrorRules::DEFAULT.unreachable_hint), "{status}");
+        }
+        assert_eq!(usual("list", 404, r#"{"message": "no such sandbox"}"#).hint(), None);
+    }
+
+    #[test]
     fn a_service_says_when_to_come_back() {
         let after = |text: &str| {
             let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
             let status = StatusCode::TOO_MANY_REQUESTS;
-            ErrorRules::DEFAULT.parse_error("list", status, &headers, b"", &[]).retry_after()
+            let error = ErrorRules::DEFAULT.parse_error("list", status, &headers, b"", &[]);
+            assert_eq!(error.hint().is_some(), error.retry_after().is_some());
+            error.retry_after()
         };
         assert_eq!(after("2"), Some(Duration::from_secs(2)));
         assert_eq!(after("0.5"), Some(Duration::from_millis(500)));

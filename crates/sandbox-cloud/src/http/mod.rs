@@ -43,7 +43,7 @@ pub mod websocket;
 
 pub use client::{Client, Service};
 pub use endpoint::{is_loopback, join, parse_endpoint};
-pub use error::{ErrorRules, Hint, Meaning};
+pub use error::{ErrorRules, Hint, Meaning, clean};
 pub use events::{ServerEvent, lines, server_events};
 pub use factory::ClientFactory;
 pub use pages::{MAX_PAGES, all_pages};

@@ -20,6 +20,8 @@ pub struct Response {
     pub(crate) body: Bytes,
     /// Secrets of the request, which no error about the answer may repeat.
     pub(crate) secrets: Vec<Secret>,
+    /// Hint for an answer that is not the service's.
+    pub(crate) address_hint: &'static str,
 }
 
 impl Response {
@@ -43,7 +45,14 @@ impl Response {
     /// # Errors
     /// `Protocol`, with an unknown effect, for a body of another form.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_slice(&self.body).map_err(|error| malformed(self.operation, error))
+        serde_json::from_slice(&self.body).map_err(|error| {
+            let malformed = malformed(self.operation, error);
+            match self.body.trim_ascii_start().first() {
+                // A page of something that answers in place of the service.
+                Some(b'<') => malformed.with_hint(self.address_hint),
+                _ => malformed,
+            }
+        })
     }
 }
 

@@ -42,7 +42,9 @@ impl Answer for Response {
         let (status, headers) = (response.status(), response.headers().clone());
         let (operation, max) = (request.operation, request.max_response);
         let body = read(service.errors, operation, response, max, true).await?;
-        Ok(Self { operation, status, headers, body, secrets: credentials.secrets().to_vec() })
+        let (secrets, rules) = (credentials.secrets().to_vec(), service.errors);
+        let address_hint = rules.unreachable_hint;
+        Ok(Self { operation, status, headers, body, secrets, address_hint })
     }
 }
 

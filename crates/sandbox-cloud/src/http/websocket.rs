@@ -189,8 +189,9 @@ impl<A: Auth> Client<A> {
     /// Opens a WebSocket with the credentials and the headers of the service.
     ///
     /// # Errors
-    /// The refusal of the service by the service's rules; `Unavailable` where it cannot be reached; `Timeout` when it does
-    /// not answer within the deadline of the call or 30 seconds. Nothing has happened then.
+    /// The refusal of the service by the service's rules; `Unavailable` where it cannot be reached; `Protocol` for an answer
+    /// that opens none; `Timeout` when it does not answer within the deadline of the call or 30 seconds. Nothing has happened
+    /// then.
     pub async fn websocket(
         &self,
         call: &CallContext,
@@ -226,6 +227,16 @@ impl<A: Auth> Client<A> {
         };
         let rules = self.service.errors;
         Err(match error {
+            tungstenite::Error::Http(response) if response.status().is_success() => {
+                let origin = request.url.origin().ascii_serialization();
+                let message = format!(
+                    "the service at {origin} opened no WebSocket: it answered {}",
+                    response.status()
+                );
+                Error::new(ErrorKind::Protocol, operation, message).with_hint(
+                    "look whether a proxy on the way there keeps WebSockets from passing",
+                )
+            }
             tungstenite::Error::Http(response) => {
                 let (head, body) = response.into_parts();
                 let body = body.unwrap_or_default();

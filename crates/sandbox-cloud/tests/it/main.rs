@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_cloud::auth::{Auth, Credentials, Key, KeyAuth, Scheme};
+use sandbox_cloud::http::websocket::SocketRequest;
 use sandbox_cloud::http::{Client, ClientFactory, ErrorRules, Request, Service, Url, join};
 use sandbox_core::{CallContext, Effect, ErrorKind, Result, Secret};
 use serde_json::{Value, json};
@@ -110,6 +111,16 @@ async fn a_success_can_report_a_failure() {
     let server = Server::answering(vec![Reply::json("<html>")]);
     let error = self::client(&server).json::<Value>(&call(), &post(&server)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Protocol, Effect::Unknown));
+    assert!(error.hint().unwrap().contains("address"), "a page of something else: {error:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_opens_no_websocket_says_so() {
+    let server = Server::answering(vec![Reply::json("<html>")]);
+    let request = SocketRequest::new("run_code", server.url.clone());
+    let error = client(&server).websocket(&call(), &request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Protocol);
+    assert!(error.message().ends_with("opened no WebSocket: it answered 200 OK"), "{error:?}");
 }
 
 #[tokio::test]
