@@ -64,8 +64,9 @@ impl CloudflareConfig {
                         Some(sandbox_core::seconds("request_timeout", seconds)?);
                 }
                 ("mounts", None) => {
-                    let mounts = value.as_array().filter(|all| all.iter().all(Value::is_object));
-                    options.mounts = mounts.ok_or_else(|| unknown(key))?.clone();
+                    let mounts = value.as_array().ok_or_else(|| unknown(key))?;
+                    let mounts = mounts.iter().map(mount).collect::<Option<_>>();
+                    options.mounts = mounts.ok_or_else(|| unknown(key))?;
                 }
                 _ => return Err(unknown(key)),
             }
@@ -96,6 +97,13 @@ impl CloudflareConfig {
             request_timeout: self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT),
         })
     }
+}
+
+/// Returns a mount as the bridge takes it, which insists on `options`. `None` for what is no object.
+fn mount(asked: &Value) -> Option<Value> {
+    let mut mount = asked.as_object()?.clone();
+    mount.entry("options").or_insert_with(|| Value::Object(Map::new()));
+    Some(Value::Object(mount))
 }
 
 /// Returns the error for an option. It does not repeat the value, which may be a key.
@@ -151,6 +159,6 @@ mod tests {
         parse(json!({"base_url": 7})).unwrap_err();
         parse(json!({"mounts": ["bucket"]})).unwrap_err();
         let (_, options) = parse(json!({"mounts": [{"binding": "B", "mountPath": "/b"}]})).unwrap();
-        assert_eq!(options.mounts.len(), 1);
+        assert_eq!(options.mounts, [json!({"binding": "B", "mountPath": "/b", "options": {}})]);
     }
 }

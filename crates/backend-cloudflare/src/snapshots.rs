@@ -93,7 +93,8 @@ pub(crate) async fn take(
     let _locks = CreateLocks::acquire(records.directory(), call, operation, [key]).await?;
     if find(config, operation, name).is_ok() {
         let message = format!("there is a snapshot {name:?} already");
-        return Err(Error::new(ErrorKind::AlreadyExists, operation, message));
+        return Err(Error::new(ErrorKind::AlreadyExists, operation, message)
+            .with_hint("choose another name, or delete that one: `Sandbox::delete_snapshot()`"));
     }
     let id = random_hex(16);
     create_dir_all(&directory).await.map_err(kept(operation))?;

@@ -10,7 +10,8 @@ use sandbox_cloud::{
     Backoff, Cancellation, Connections, CreateGuard, CreateLocks, RemoteLifetime, create_or_find,
 };
 use sandbox_core::{
-    CallContext, Effect, Error, ErrorKind, FailureKind, Result, Retry, resolve_directory,
+    CallContext, Effect, Error, ErrorKind, FailureKind, Result, Retry, SandboxId, Variant,
+    resolve_directory,
 };
 use sandbox_shell::ShellHost as _;
 
@@ -89,8 +90,9 @@ async fn carry_out(
 
 async fn request(api: &Api, call: &CallContext, plan: &Plan) -> Result<Sandbox> {
     let sandbox = api.create(call, &plan.body).await?;
-    if sandbox.id.is_empty() {
-        let message = "the service made a sandbox without an id";
+    if SandboxId::new(Variant::DAYTONA, sandbox.id.as_str()).is_err() {
+        let id: String = sandbox.id.chars().take(100).collect();
+        let message = format!("the service made a sandbox with the id {id:?}, which is none");
         return Err(Error::new(ErrorKind::Protocol, "create", message).with_effect(Effect::Unknown));
     }
     Ok(sandbox)

@@ -14,7 +14,8 @@ pub(crate) static ERRORS: ErrorRules = ErrorRules {
         (
             ErrorKind::Unauthenticated,
             None,
-            "the key is not accepted; set DAYTONA_API_KEY to one that is (https://app.daytona.io/dashboard/keys)",
+            "the key or the token is not accepted; set DAYTONA_API_KEY to a key that is \
+             (https://app.daytona.io/dashboard/keys), or DAYTONA_JWT_TOKEN and DAYTONA_ORGANIZATION_ID",
         ),
         (
             ErrorKind::QuotaExceeded,

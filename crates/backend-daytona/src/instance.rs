@@ -353,7 +353,8 @@ impl Life for DaytonaInstance {
     }
 
     async fn logs(&self, _: &CallContext, _: bool) -> Result<LogStream> {
-        Err(unsupported("logs"))
+        Err(unsupported("logs")
+            .with_hint("the API has none of one sandbox: commands have their own output"))
     }
 }
 
@@ -371,7 +372,9 @@ impl SnapshotOps for DaytonaInstance {
         let all = api.snapshots(call, operation).await?;
         if all.iter().any(|snapshot| snapshot.name == name) {
             let message = format!("there is a snapshot {name:?} already");
-            return Err(Error::new(ErrorKind::AlreadyExists, operation, message));
+            return Err(Error::new(ErrorKind::AlreadyExists, operation, message).with_hint(
+                "choose another name, or delete that one: `Sandbox::delete_snapshot()`",
+            ));
         }
         api.create_snapshot(call, &self.handle.local_id(), name).await?;
         self.until_state(call, operation, &["started", "stopped", "paused"]).await?;

@@ -59,7 +59,9 @@ impl Account {
             secret: Secret::new(secret.trim()),
         });
         let server = setting(config.server_url.as_deref(), "MODAL_SERVER_URL", "server_url");
-        let server = parse_endpoint("server_url", server.as_deref().unwrap_or(SERVER))?;
+        let is_variable = config.server_url.is_none() && env("MODAL_SERVER_URL").is_some();
+        let field = if is_variable { "MODAL_SERVER_URL" } else { "server_url" };
+        let server = parse_endpoint(field, server.as_deref().unwrap_or(SERVER))?;
         let environment =
             setting(config.environment.as_deref(), "MODAL_ENVIRONMENT", "environment");
         let builder_version = setting(None, "MODAL_IMAGE_BUILDER_VERSION", "image_builder_version");

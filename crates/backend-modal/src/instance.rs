@@ -450,7 +450,9 @@ impl SnapshotOps for ModalInstance {
         let is_taken = |(id, record): &(String, SnapshotRecord)| record.name == name || id == name;
         if records.all().iter().any(is_taken) {
             let message = format!("there is a snapshot {name:?} already");
-            return Err(Error::new(ErrorKind::AlreadyExists, operation, message));
+            return Err(Error::new(ErrorKind::AlreadyExists, operation, message).with_hint(
+                "choose another name, or delete that one: `Sandbox::delete_snapshot()`",
+            ));
         }
         let router = self.part.link.router().await?;
         let image_id =

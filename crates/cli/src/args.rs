@@ -451,6 +451,11 @@ pub(crate) struct SandboxArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) snapshot: Option<String>,
 
+    /// Option that this provider alone has, which its page of the documentation lists; the value is JSON
+    /// or text
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) option: Vec<String>,
+
     /// Label of the sandbox
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,
@@ -524,6 +529,7 @@ impl SandboxArgs {
             #[cfg(feature = "docker")]
             pull: false,
             snapshot: None,
+            option: Vec::new(),
             label: Vec::new(),
             lifetime: None,
             idle_timeout: None,

@@ -11,6 +11,7 @@ use code_sandboxes::{
 };
 
 use sandbox_layers::TracingLayer;
+use serde_json::Value;
 
 use crate::args::{KernelArgs, ProviderArgs, SandboxArgs};
 use crate::error::CliError;
@@ -86,6 +87,10 @@ fn described(
     for item in &args.label {
         let (key, value) = label(item)?;
         builder = builder.tag(key, value);
+    }
+    for item in &args.option {
+        let (key, value) = provider_option(item)?;
+        builder = builder.provider_option(key, value);
     }
     for item in &args.mount {
         builder = builder.mount(mount(item)?);
@@ -276,6 +281,20 @@ fn is_name(text: &str) -> bool {
 
 fn no_name(text: &str) -> String {
     format!("{text:?} is not a name: letters, digits and `_`, and no digit first")
+}
+
+/// Returns key and value of a provider option. What is no JSON is text.
+fn provider_option(item: &str) -> Result<(&str, Value), CliError> {
+    match item.split_once('=') {
+        Some((key, value)) if !key.is_empty() => {
+            let parsed = serde_json::from_str(value);
+            Ok((key, parsed.unwrap_or_else(|_| Value::String(value.to_owned()))))
+        }
+        _ => Err(CliError::usage(
+            format!("--option `{item}` is not KEY=VALUE"),
+            "use --option KEY=VALUE, such as --option generation=1",
+        )),
+    }
 }
 
 fn label(item: &str) -> Result<(&str, &str), CliError> {

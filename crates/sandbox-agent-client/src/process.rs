@@ -90,6 +90,10 @@ struct Clock {
     shown: i64,
 }
 
+/// How long code in a cloud may take to end after an interrupt: the interrupt and the answer are on their way for a part of
+/// that time, and a kill loses the variables.
+const REMOTE_GRACE: Duration = Duration::from_secs(2);
+
 /// The exactness to reach, and the maximum number of requests for it.
 const EXACT: Duration = Duration::from_millis(2);
 const QUESTIONS: usize = 5;
@@ -178,6 +182,13 @@ impl Process for AgentProcess {
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
         self.connection.send_first(&AgentRequest::Signal { key: self.key, signal, tree: true })
+    }
+
+    fn interrupt_grace(&self) -> Duration {
+        match self.connection.is_resident() {
+            true => REMOTE_GRACE,
+            false => Duration::from_millis(500),
+        }
     }
 
     async fn kill_tree(&self) -> Result<()> {

@@ -25,8 +25,9 @@ const FLAGS: [(&str, &str); 17] = [
 ];
 
 /// Calls and fields that are commands, or flags of one command.
-const COMMANDS: [(&str, &str); 13] = [
+const COMMANDS: [(&str, &str); 14] = [
     ("Sandbox::list()", "sandboxes ls"),
+    ("Sandbox::delete_snapshot()", "sandboxes snapshot rm"),
     ("Registry::variants()", "sandboxes providers"),
     ("Backend::health()", "sandboxes doctor"),
     ("Backend::environments()", "sandboxes environments"),

@@ -6,6 +6,7 @@ mod commands;
 mod create;
 mod faults;
 mod life;
+mod slow;
 mod transfers;
 
 use std::path::PathBuf;

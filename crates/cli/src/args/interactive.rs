@@ -93,6 +93,7 @@ impl SandboxArgs {
             #[cfg(feature = "docker")]
             ("--pull", self.pull),
             ("--snapshot", self.snapshot.is_some()),
+            ("--option", !self.option.is_empty()),
             ("--label", !self.label.is_empty()),
             ("--lifetime", self.lifetime.is_some()),
             ("--idle-timeout", self.idle_timeout.is_some()),

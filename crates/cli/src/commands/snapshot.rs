@@ -64,7 +64,8 @@ fn row(info: &SnapshotInfo) -> Vec<String> {
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     vec![
         info.name.clone(),
-        ByteSize::bytes(info.size).to_string(),
+        // Modal does not say how large one is.
+        if info.size == 0 { "-".to_owned() } else { ByteSize::bytes(info.size).to_string() },
         span(unix_now() - info.created_at),
         or_dash(&info.variables.join(",")),
         or_dash(&info.contexts.join(",")),

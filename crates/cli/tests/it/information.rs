@@ -153,6 +153,8 @@ fn the_help_of_run_tells_every_flag() {
                                   not read-only then, and the disk has no limit
           --pull                  Pull the image first if the container engine does not have it
           --snapshot <NAME>       Snapshot to start from; `sandboxes snapshot ls` lists them
+          --option <KEY=VALUE>    Option that this provider alone has, which its page of the
+                                  documentation lists; the value is JSON or text
       -l, --label <KEY=VALUE>     Label of the sandbox
           --lifetime <TIME>       Maximum lifetime of the sandbox
           --idle-timeout <TIME>   Time without use after which the sandbox ends

@@ -33,6 +33,8 @@ fn wrong_usage_is_refused_with_status_2() {
         (&["--file", "."], ". cannot be read: is a directory"),
         (&["-e", "NOT_SET_ANYWHERE", "ls"], "`NOT_SET_ANYWHERE` has no value"),
         (&["-l", "novalue", "ls"], "is not KEY=VALUE"),
+        (&["--option", "novalue", "ls"], "--option `novalue` is not KEY=VALUE"),
+        (&["--option", "no_such=1", "ls"], "no_such"),
         (&["-t", "0", "ls"], "`timeout` must be more than 0"),
         (&["-t", "-1", "ls"], "`timeout` must be more than 0"),
         (&["-t", "nan", "ls"], "`timeout` must be a finite number"),
