@@ -29,9 +29,6 @@
 mod api;
 mod backend;
 mod capabilities;
-mod channel;
-mod channel_check;
-mod channel_slot;
 mod client_factory;
 mod code;
 mod config;
@@ -46,6 +43,7 @@ mod plan;
 mod programs;
 mod remote;
 mod session_log;
+mod terminal;
 mod toolbox;
 mod volumes;
 mod wire;

@@ -5,48 +5,36 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use futures_util::{StreamExt as _, stream};
 use sandbox_cloud::Connections;
-use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
 use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::commands::KeptCommand;
 use sandbox_engine::host::{Spawn, Spawned};
 use sandbox_shell::{
-    AttachedProgram, CommandHost, ProgramOutput, ScriptOutput, ScriptStream, ShellHost,
-    ShellProgram, Uploads, adopt_command, text,
+    AttachedProgram, Channel, ChannelSlot, ChannelUse, CommandHost, ScriptOutput, ScriptStream,
+    ShellHost, ShellProgram, Uploads, adopt_command, read_input, text,
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::channel::{Channel, MAX_INPUT};
-use crate::channel_slot::{COMMAND_USE, ChannelSlot, SCRIPT_USE};
 use crate::client_factory::ApiFactory;
 use crate::error::lost;
 use crate::kept;
 use crate::session_log::follow;
 use crate::toolbox::Toolbox;
-use crate::wire::{PtyControl, Sandbox};
+use crate::wire::Sandbox;
 
 /// Bytes of input that are sent at once.
-const INPUT_SIZE: usize = 256 << 10;
+pub(crate) const INPUT_SIZE: usize = 256 << 10;
 
 /// Line that ends the input of a command of a session.
 const END_OF_INPUT: &str = ".\n";
 
-/// Messages of a terminal that wait for their reader. The toolbox drops a reader that is slow, so they are read at once.
-const MAX_WAITING: usize = 64 << 20;
-
-/// Time for a terminal to be connected.
-pub(crate) const TERMINAL_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Time for the end of a sandbox to be known, when it has refused a program.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Beginning of the ids of terminals.
-const TERMINAL: &str = "pty/";
 
 /// The programs of one sandbox. All requests are sent from the background runtime, which outlives that of a caller.
 #[derive(Debug)]
@@ -75,33 +63,17 @@ impl Programs {
     /// Ends what waits for the sandbox: it has ended.
     pub(crate) fn end(&self) {
         self.over.send_replace(true);
-        if let Some(channel) = self.channel.current() {
-            channel.close();
-        }
+        self.channel.close();
     }
 
     /// Notes that the sandbox is about to be held, or is no more.
     pub(crate) fn hold(&self, is_held: bool) {
-        if let Some(channel) = self.channel.current() {
-            channel.hold(is_held);
-        }
+        self.channel.hold(is_held);
     }
 
     /// Returns the channel where it is open. One is opened in the background when that is worth it.
-    fn channel(&self, used: u32) -> Option<Arc<Channel>> {
-        if self.is_over() {
-            return None;
-        }
-        self.channel.get(used, || {
-            let Ok(own) = self.own() else { return };
-            background_runtime::spawn(async move {
-                let opened = Channel::open(&own).await;
-                if let (true, Ok(channel)) = (own.is_over(), &opened) {
-                    channel.close();
-                }
-                own.channel.opened(opened);
-            });
-        })
+    fn channel(&self, used: ChannelUse) -> Option<Arc<Channel>> {
+        self.channel.get(used, &self.own().ok()?)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -123,7 +95,7 @@ impl Programs {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session);
     }
 
-    fn own(&self) -> Result<Arc<Self>> {
+    pub(crate) fn own(&self) -> Result<Arc<Self>> {
         self.own.upgrade().ok_or_else(|| self.lost("command"))
     }
 
@@ -220,41 +192,6 @@ impl Programs {
         Ok((session, command))
     }
 
-    /// Starts a program on a terminal: the user's shell is replaced by it.
-    async fn start_on_terminal(
-        self: Arc<Self>,
-        program: ShellProgram,
-        size: PtySize,
-    ) -> Result<AttachedProgram> {
-        let operation = "start_command";
-        let toolbox = self.toolbox(operation)?;
-        let file = staging();
-        let words: Vec<&str> = program.argv.iter().map(String::as_str).collect();
-        let text = text::program_file(&program.env, &words)?;
-        toolbox.upload_bytes(operation, &file, text).await?;
-        let id = format!("code-sandboxes-{}", random_hex(8));
-        let connected = timeout(TERMINAL_TIMEOUT, async {
-            let (mut sender, mut receiver) = toolbox.terminal(&id, size).await?.split();
-            until_connected(&mut receiver).await?;
-            sender.text(format!(" exec /bin/sh {file}\n")).await?;
-            Ok((sender, receiver))
-        });
-        let connected = connected.await.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Timeout, operation, "the terminal was not ready in time"))
-        });
-        let (sender, receiver) = match connected {
-            Ok(connected) => connected,
-            Err(error) => {
-                let _ = toolbox.remove(&file).await;
-                return Err(error);
-            }
-        };
-        let (input, reader) = duplex(INPUT_SIZE);
-        tokio::spawn(feed_terminal(sender, reader));
-        let output = terminal_output(receiver);
-        Ok(AttachedProgram { id: format!("{TERMINAL}{id}"), output, input: Box::pin(input) })
-    }
-
     /// Removes a file that was staged, in the background.
     fn unstage(&self, file: String) {
         let Ok(toolbox) = self.toolbox("files") else { return };
@@ -264,19 +201,6 @@ impl Programs {
             }
         });
     }
-}
-
-/// Reads what the input of a script over the channel may have, or a little more. Returns true where that is all of it.
-async fn read_ahead(content: &mut ByteStream) -> Result<(Vec<Bytes>, bool)> {
-    let (mut chunks, mut size) = (Vec::new(), 0);
-    while let Some(chunk) = content.next().await.transpose()? {
-        size += chunk.len();
-        chunks.push(chunk);
-        if size > MAX_INPUT {
-            return Ok((chunks, false));
-        }
-    }
-    Ok((chunks, true))
 }
 
 /// Returns a name for a temporary file.
@@ -312,76 +236,6 @@ async fn feed_session(
     }
 }
 
-async fn feed_terminal(mut into: SocketSender, mut from: DuplexStream) {
-    let mut buffer = vec![0; INPUT_SIZE];
-    while let Ok(count) = from.read(&mut buffer).await {
-        if count == 0 || into.binary(Bytes::copy_from_slice(&buffer[..count])).await.is_err() {
-            break;
-        }
-    }
-}
-
-/// Waits until a terminal is connected.
-pub(crate) async fn until_connected(receiver: &mut SocketReceiver) -> Result<()> {
-    let failed = |why: String| {
-        Error::new(
-            ErrorKind::Unavailable,
-            "start_command",
-            format!("no terminal could be opened: {why}"),
-        )
-    };
-    loop {
-        match receiver.next().await {
-            Some(SocketMessage::Text(text)) => {
-                let control: PtyControl = serde_json::from_str(&text).unwrap_or_default();
-                match control.status.as_str() {
-                    "connected" => return Ok(()),
-                    "error" => return Err(failed(control.error.unwrap_or_default().to_string())),
-                    _ => {}
-                }
-            }
-            Some(SocketMessage::Binary(_)) => {}
-            Some(SocketMessage::Closed { reason, .. }) => return Err(failed(reason)),
-            None => return Err(failed("the connection broke".to_owned())),
-        }
-    }
-}
-
-/// Reads a terminal as fast as it writes, up to a bound, and passes the output on.
-fn terminal_output(mut receiver: SocketReceiver) -> ProgramOutput {
-    let (sender, queue) = mpsc::unbounded_channel::<Bytes>();
-    let waiting = Arc::new(tokio::sync::Semaphore::new(MAX_WAITING));
-    let room = Arc::clone(&waiting);
-    tokio::spawn(async move {
-        while let Some(message) = receiver.next().await {
-            let data = match message {
-                SocketMessage::Binary(data) => data,
-                SocketMessage::Text(text) => match serde_json::from_str::<PtyControl>(&text) {
-                    Ok(control) if control.kind == "control" => {
-                        if control.status == "exited" {
-                            break;
-                        }
-                        continue;
-                    }
-                    _ => Bytes::from(text),
-                },
-                SocketMessage::Closed { .. } => break,
-            };
-            let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            let Ok(permit) = room.acquire_many(size).await else { break };
-            permit.forget();
-            if sender.send(data).is_err() {
-                break;
-            }
-        }
-    });
-    Box::pin(stream::unfold((queue, waiting), |(mut queue, waiting)| async move {
-        let data = queue.recv().await?;
-        waiting.add_permits(data.len());
-        Some((Ok((0, data)), (queue, waiting)))
-    }))
-}
-
 #[async_trait]
 impl ShellHost for Programs {
     async fn start(
@@ -411,21 +265,19 @@ impl ShellHost for Programs {
     }
 
     async fn resize(&self, id: &str, size: PtySize) -> Result<()> {
-        let id = id.strip_prefix(TERMINAL).unwrap_or(id).to_owned();
-        let toolbox = self.toolbox("resize")?;
-        background(async move { toolbox.resize(&id, size).await }).await?
+        self.resize_terminal(id, size).await
     }
 
     async fn start_own(&self, spec: &Spawn, word: &str) -> Result<Option<AttachedProgram>> {
-        // The input of a session, its log, and a terminal are the toolbox's.
-        if spec.stdin || spec.terminal.is_some() || spec.label.is_some() {
+        // A terminal is the toolbox's, and so is a log that a later process can find.
+        if spec.terminal.is_some() || spec.label.is_some() {
             return Ok(None);
         }
-        Ok(self.channel(COMMAND_USE).map(|channel| channel.start(spec, word)))
+        Ok(self.channel(ChannelUse::Command).map(|channel| channel.start(spec, word)))
     }
 
     async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
-        if let Some(channel) = self.channel(SCRIPT_USE) {
+        if let Some(channel) = self.channel(ChannelUse::Script) {
             return channel.run(script, arguments, None).await;
         }
         self.run_script("tool", ["", ""], script, arguments).await
@@ -438,14 +290,14 @@ impl ShellHost for Programs {
         content: ByteStream,
     ) -> Result<(ScriptOutput, u64)> {
         let mut content = content;
-        if let Some(channel) = self.channel(SCRIPT_USE) {
-            let (chunks, is_all) = read_ahead(&mut content).await?;
-            if is_all {
-                let input = chunks.concat();
-                let output = channel.run(script, arguments, Some(&input)).await?;
-                return Ok((output, input.len() as u64));
-            }
-            content = Box::pin(stream::iter(chunks.into_iter().map(Ok)).chain(content));
+        if let Some(channel) = self.channel(ChannelUse::Script) {
+            content = match read_input(content).await? {
+                Ok(input) => {
+                    let output = channel.run(script, arguments, Some(&input)).await?;
+                    return Ok((output, input.len() as u64));
+                }
+                Err(longer) => longer,
+            };
         }
         let file = staging();
         let staged = Staged { programs: self, file: Some(file.clone()) };

@@ -1,18 +1,21 @@
 //! Commands and files of a sandbox through programs of its image: no agent and no Python.
 //!
 //! A backend brings a [`ShellHost`], which starts programs and runs scripts of this module in the image's `/bin/sh`. On top
-//! of it are [`start_command`] and [`ShellFiles`]. The image needs a POSIX shell, and for files the usual tools.
+//! of it are [`start_command`] and [`ShellFiles`]. The image needs a POSIX shell, and for files the usual tools. Where the host
+//! has terminals and the image has Python, a [`Channel`] over one of them saves each command its request and its shell.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod archive;
 mod byte_queue;
+mod channel;
 mod command;
 mod exit;
 mod files;
 mod find;
 mod parse_listing;
 mod process;
+mod raw_terminal;
 mod sentinel;
 mod shell_commands;
 mod start;
@@ -32,9 +35,13 @@ use sandbox_engine::host::Spawn;
 use tokio::io::AsyncWrite;
 
 pub use self::byte_queue::{ByteQueue, QueueReader, QueueWriter};
+pub use self::channel::{
+    Channel, ChannelHost, ChannelSlot, ChannelTerminal, ChannelUse, read_input,
+};
 pub use self::command::{adopt_command, start_command};
 pub use self::exit::{ExitState, ProcessIdentity, exit_of};
 pub use self::files::{ReadOrLink, ShellFiles};
+pub use self::raw_terminal::{RawTerminalError, check_raw_terminal, raw_terminal_program};
 pub use self::sentinel::SentinelScanner;
 pub use self::shell_commands::{CommandHost, ShellCommands};
 pub use self::start::{check_arguments, not_started, parse_start};

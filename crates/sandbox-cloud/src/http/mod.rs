@@ -37,6 +37,8 @@ mod request;
 mod response;
 mod retry;
 mod send;
+#[cfg(feature = "websocket")]
+pub mod terminal;
 pub mod tls;
 #[cfg(feature = "websocket")]
 pub mod websocket;

@@ -1,4 +1,4 @@
-# Makes the terminal pass on every byte, and becomes the interpreter that leads to the agent.
+# Makes the terminal pass on every byte, has that checked, and becomes an interpreter.
 #
 # $1 a random word, $2 a file for errors, $3 the program of the check; then the arguments of the interpreter.
 word=$1 errors=$2 check=$3

@@ -4,13 +4,13 @@ A frame is its kind (1 byte), the number of a command (4 bytes), the length of t
 little-endian, and the rest. The output of a command is read as long as the client has room for it, and
 kept until the client has taken it: a client whose connection broke says what has arrived, and gets what
 has not. A command whose request has a word reports its start and its exit in its output, as the commands
-of other ways do. When the client is gone, the output of what still runs is read and dropped.
+of other ways do. The input of a command is numbered by bytes, so that what is sent again is taken once.
+When the client is gone, the inputs end, and the output of what still runs is read and dropped.
 """
 
 import json
 import os
 import signal
-import sys
 from binascii import a2b_base64
 from collections import deque
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, EPERM
@@ -20,8 +20,8 @@ from struct import iter_unpack, pack, unpack
 from termios import FIONREAD
 from time import monotonic
 
-START, ACKNOWLEDGE, PING, LEAVE, ENVIRONMENT, RESUME = range(1, 7)
-OUT, ERR, END, PONG, UNKNOWN = range(1, 6)
+START, ACKNOWLEDGE, PING, LEAVE, ENVIRONMENT, RESUME, INPUT, END_INPUT = range(1, 9)
+OUT, ERR, END, PONG, UNKNOWN, READY, TAKEN, CLOSED = range(1, 9)
 NONCE_SIZE = 16
 # Bytes of the output of one command that the client has not taken.
 WINDOW = 1 << 20
@@ -88,6 +88,45 @@ class Stream:
         command.finish(runner)
 
 
+class Input:
+    """The standard input of a command."""
+
+    def __init__(self, fd):
+        self.fd = fd
+        self.waiting = bytearray()
+        self.given = self.taken = 0  # bytes
+        self.is_ended = False
+        os.set_blocking(fd, False)
+
+    def give(self, start, data):
+        if start <= self.given < start + len(data):
+            self.waiting += data[self.given - start :]
+            self.given = start + len(data)
+
+    def write(self, runner, number):
+        if self.fd is None:
+            return
+        try:
+            while self.waiting:
+                count = os.write(self.fd, self.waiting)
+                del self.waiting[:count]
+                self.taken += count
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()  # the command has closed it
+            runner.send(CLOSED, number)
+            return
+        runner.send(TAKEN, number, pack("<Q", self.taken))
+        if self.is_ended and not self.waiting:
+            self.close()
+
+    def close(self):
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
 class Command:
     def __init__(self, number, word):
         self.number, self.word, self.pid = number, word, None
@@ -96,6 +135,7 @@ class Command:
         self.status = None
         self.unreported = 2
         self.streams = ()
+        self.input = None
         self.is_over = False
 
     def room(self):
@@ -121,6 +161,8 @@ class Command:
 
     def end(self, runner, status):
         self.is_over = True
+        if self.input is not None:
+            self.input.close()
         self.put(runner, END, pack("<i", status))
 
     def look(self, runner):
@@ -167,6 +209,8 @@ class Runner:
         self.waiting.clear()
         for command in self.commands.values():
             command.acknowledge(command.sent)
+            if command.input is not None:
+                command.input.close()
 
     def forget(self):
         """Forgets commands whose end the client has."""
@@ -182,6 +226,8 @@ class Runner:
         for number, command in self.commands.items():
             if number in received:
                 command.resume(self, received[number])
+                if command.input is not None:
+                    command.input.write(self, number)
             else:
                 command.acknowledge(command.sent)
         for number in received:
@@ -197,6 +243,11 @@ class Runner:
                 waits.register(0, POLLIN)
                 if self.waiting:
                     waits.register(1, POLLOUT)
+            inputs = {}
+            for command in self.commands.values():
+                if command.input is not None and command.input.fd is not None and command.input.waiting:
+                    inputs[command.input.fd] = command
+                    waits.register(command.input.fd, POLLOUT)
             streams = {}
             if len(self.waiting) < MAX_WAITING:
                 for command in self.commands.values():
@@ -207,6 +258,8 @@ class Runner:
             for fd, _ in waits.poll(5000):
                 if fd in streams:
                     streams[fd].read(self)
+                elif fd in inputs:
+                    inputs[fd].input.write(self, inputs[fd].number)
                 elif fd == 0:
                     self.receive()
                 elif fd == self.deaths:
@@ -263,6 +316,13 @@ class Runner:
             if number in self.commands:
                 self.commands[number].acknowledge(unpack("<Q", rest)[0])
                 self.forget()
+        elif kind in (INPUT, END_INPUT):
+            command = self.commands.get(number)
+            if command is not None and command.input is not None:
+                command.input.give(unpack("<Q", rest[:8])[0], rest[8:])
+                if kind == END_INPUT:
+                    command.input.is_ended = True
+                command.input.write(self, number)
         elif kind == PING:
             self.send(PONG, 0)
         elif kind == ENVIRONMENT:
@@ -283,7 +343,7 @@ class Runner:
         for name, value in request["env"].items():
             environment[name.encode()] = value.encode()
         argv = [argument.encode() for argument in request["argv"]]
-        pipes, given = [], None
+        pipes, given, kept = [], None, None
         try:
             os.chdir(request["cwd"].encode())
         except OSError:
@@ -292,7 +352,10 @@ class Runner:
             place = find_program(argv[0], environment)
             for _ in range(2):
                 pipes += os.pipe()
-            if request["input"] is not None:
+            if request["input"] is True:
+                given, kept = os.pipe()
+                pipes.append(kept)
+            elif request["input"] is not None:
                 given = file_of(a2b_base64(request["input"]))
             pid = spawn(place, argv, environment, pipes[1], pipes[3], given)
         except OSError as error:
@@ -308,11 +371,13 @@ class Runner:
             os.chdir(b"/")
             if given is not None:
                 os.close(given)
-        out, far_out, err, far_err = pipes
+        out, far_out, err, far_err = pipes[:4]
         os.close(far_out)
         os.close(far_err)
         command.pid = pid
         command.streams = (Stream(command, OUT, out), Stream(command, ERR, err))
+        if kept is not None:
+            command.input = Input(kept)
         if word:
             command.put(self, ERR, b"%s started %d %s %d\n" % (word, pid, started(pid), pid))
         command.look(self)
@@ -368,24 +433,9 @@ def started(pid):
         return file.read().rpartition(b")")[2].split()[19]
 
 
-def check(word):
-    """Writes every byte, and reads every byte. Returns true when they have come as they were sent."""
-    every = bytes(range(256))
-    ready = b"%s ready\n" % word + every
-    while ready:
-        ready = ready[os.write(1, ready) :]
-    heard = b""
-    while len(heard) < len(every):
-        piece = os.read(0, len(every) - len(heard))
-        if not piece:
-            return False
-        heard += piece
-    return heard == every
-
-
 def can_spawn():
     """Returns true where a process can be started in a session of its own."""
-    if sys.version_info < (3, 9) or not hasattr(os, "posix_spawn"):
+    if not hasattr(os, "posix_spawn"):
         return False
     try:
         null, given = os.open("/dev/null", os.O_WRONLY), file_of(b"exit 7")
@@ -398,14 +448,10 @@ def can_spawn():
 
 
 def main():
-    word = sys.argv[1].encode()
-    if not can_spawn():
-        os.write(1, b"%s lacking Python 3.9\n" % word)
-        return
-    is_clean = check(word)
-    os.write(1, b"%s %s\n" % (word, b"clean" if is_clean else b"unclean"))
-    if is_clean:
-        Runner().run()
+    if can_spawn():
+        runner = Runner()
+        runner.send(READY, 0)
+        runner.run()
 
 
 main()

@@ -1,11 +1,16 @@
 //! The channel to a sandbox: one open terminal in raw mode, over which a program there runs commands.
 //!
 //! A command over the channel is one message to the sandbox and its output back: no request, no connection and no shell of its
-//! own. The program is Python in the sandbox; where there is none, or where the terminal changes bytes, commands are those
-//! of sessions. A terminal need not pass on every byte, so the channel begins with a check of all of them.
+//! own. The program is Python in the sandbox; where there is none, or where the terminal changes bytes, commands go the way of
+//! the host.
 //!
-//! A connection that breaks is made again, to the same terminal. What was on its way in either direction is sent again then,
-//! and nothing is done twice: the program keeps output until it is acknowledged, and knows the numbers of all commands.
+//! A connection that breaks is made again, to the same terminal, where the host can do that. What was on its way in either
+//! direction is sent again then, and nothing is done twice: the program keeps output until it is acknowledged, and knows the
+//! numbers of all commands.
+
+mod frames;
+mod running;
+mod slot;
 
 use std::collections::HashMap;
 use std::io;
@@ -13,50 +18,35 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf as _, Bytes, BytesMut};
-use futures_util::stream;
-use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
-use sandbox_core::{Effect, Error, ErrorKind, PtySize, Result, Retry, random_hex};
+use futures_util::{StreamExt as _, stream};
+use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, Retry, random_hex};
 use sandbox_engine::host::Spawn;
-use sandbox_shell::{AttachedProgram, ProgramOutput, SHELL, ScriptOutput, text};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::channel_check::check;
-use crate::programs::{Programs, TERMINAL_TIMEOUT, staging, until_connected};
-use crate::wire::PtyControl;
-
-/// Makes the terminal raw, and starts the program.
-const START: &str = include_str!("scripts/channel.sh");
+use self::frames::{
+    ACKNOWLEDGE, CLOSED, END, ERR, LEAVE, OUT, PING, READY, RESUME, SET_ENVIRONMENT, START_COMMAND,
+    TAKEN, UNKNOWN, frame, split_frame,
+};
+use self::running::{Piece, Pieces, Running};
+pub use self::slot::{ChannelSlot, ChannelUse};
+use super::raw_terminal::{check_raw_terminal, raw_terminal_program};
+use super::{AttachedProgram, ProgramOutput, SHELL, ScriptOutput, ShellHost};
 
 /// The program that runs commands.
-const RUNNER: &str = include_str!("scripts/runner.py");
+const RUNNER: &str = include_str!("channel/runner.py");
 
-/// Prints the environment of the toolbox's programs: that of the shell around this script, which has set `LC_ALL` for it.
+/// Prints the environment of the sandbox's programs: that of the shell around this script, which has set `LC_ALL` for it.
 const ENVIRONMENT: &str = "exec cat \"/proc/$PPID/environ\"";
-
-/// Kinds of frames to the sandbox.
-const START_COMMAND: u8 = 1;
-const ACKNOWLEDGE: u8 = 2;
-const PING: u8 = 3;
-const LEAVE: u8 = 4;
-const SET_ENVIRONMENT: u8 = 5;
-const RESUME: u8 = 6;
-
-/// Kinds of frames from the sandbox.
-const OUT: u8 = 1;
-const ERR: u8 = 2;
-const END: u8 = 3;
-const UNKNOWN: u8 = 5;
 
 /// Bytes of the word before what is sent again.
 const NONCE_SIZE: usize = 16;
-
-/// Bytes of a frame before its content.
-const HEAD: usize = 9;
 
 /// Bytes of output that are read before the sandbox is told so.
 const ACKNOWLEDGED: u64 = 256 << 10;
@@ -67,10 +57,18 @@ const MAX_UNREAD: u64 = (1 << 20) + (64 << 10);
 const MAX_FRAME: usize = 128 << 10;
 
 /// Bytes of a script's input.
-pub(crate) const MAX_INPUT: usize = 64 << 10;
+const MAX_INPUT: usize = 64 << 10;
 
 /// Bytes of a script's output.
 const MAX_OUTPUT: usize = 64 << 20;
+
+/// Bytes of a command's input in one frame, and of all that the sandbox has not taken yet.
+const INPUT_SIZE: usize = 64 << 10;
+const MAX_INPUT_WAITING: u64 = 512 << 10;
+
+/// Time for the terminal of a channel to be ready, and for it to end.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval of signs of life, and the time without an answer after which the channel is lost.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
@@ -83,31 +81,50 @@ const RESUME_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time without a command after which the channel is closed: an open one may keep a sandbox from being idle.
 const MAX_IDLE: Duration = Duration::from_secs(45);
 
-/// Output of a command, and its end with the status of its process.
-#[derive(Debug)]
-enum Piece {
-    Output(usize, Bytes),
-    End(i32),
+/// A host whose terminals can be a channel.
+#[async_trait]
+pub trait ChannelHost: ShellHost {
+    /// Starts a program on a terminal.
+    ///
+    /// # Errors
+    /// As [`ShellHost::start`].
+    async fn open_terminal(&self, argv: Vec<String>) -> Result<ChannelTerminal>;
+
+    /// Connects again to a terminal whose connection broke. `None`: the host cannot do that.
+    ///
+    /// # Errors
+    /// `NotFound` for a terminal that is gone; what keeps the sandbox from being reached.
+    async fn reopen_terminal(&self, id: &str) -> Result<Option<ChannelTerminal>>;
+
+    /// Removes what the host keeps of a terminal whose program has ended, or which cannot be reached any more.
+    async fn forget_terminal(&self, id: &str);
 }
 
-type Pieces = mpsc::UnboundedReceiver<Piece>;
-
-/// A command that has not ended.
-#[derive(Debug)]
-struct Running {
-    pieces: mpsc::UnboundedSender<Piece>,
-    /// The request, until there is an answer to it.
-    request: Option<Bytes>,
-    /// Bytes of answers, and those that were acknowledged.
-    received: u64,
-    acknowledged: u64,
+/// A connection to a terminal.
+pub struct ChannelTerminal {
+    /// The id of the terminal, as the host has it.
+    pub id: String,
+    /// What the terminal prints.
+    pub output: ProgramOutput,
+    /// Takes what is typed. A message arrives whole or not at all. Dropping it closes the connection.
+    pub input: mpsc::UnboundedSender<Bytes>,
 }
 
-type Connection = (SocketSender, SocketReceiver);
+impl std::fmt::Debug for ChannelTerminal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChannelTerminal").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl ChannelTerminal {
+    fn send(&self, frame: Bytes) -> Result<()> {
+        self.input.send(frame).map_err(|_| lost())
+    }
+}
 
 /// An open channel.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub struct Channel {
     frames: mpsc::UnboundedSender<Bytes>,
     commands: Mutex<HashMap<u32, Running>>,
     last: AtomicU32,
@@ -115,56 +132,52 @@ pub(crate) struct Channel {
     is_connected: AtomicBool,
     /// Wakes what exchanges frames when nothing is heard.
     silence: Notify,
+    /// Wakes what sends input when the sandbox has taken some.
+    taken: Notify,
     /// When a command was last started or ended, and when the sandbox was last heard.
     times: Mutex<(Instant, Instant)>,
     /// The sandbox is held, and so does not answer.
     is_held: AtomicBool,
 }
 
-/// The way to the terminal of a channel.
-struct Way {
-    programs: Weak<Programs>,
-    terminal: String,
-}
-
 impl Channel {
-    /// Opens a channel. It must be called in the background runtime, which the channel belongs to.
+    /// Opens a channel. Its work is done in the runtime of the caller.
     ///
     /// # Errors
     /// `Unsupported` for a sandbox without what the channel needs; what keeps the sandbox from being reached.
-    pub(crate) async fn open(programs: &Arc<Programs>) -> Result<Arc<Self>> {
-        let environment = programs.run_script("connect", ["", ""], ENVIRONMENT, &[]).await?;
-        let toolbox = programs.toolbox("connect")?;
-        let (file, word) = (staging(), random_hex(16));
-        let words = [SHELL, "-c", START, "sh", &word, RUNNER];
-        toolbox.upload_bytes("connect", &file, text::program_file(&[], &words)?).await?;
-        let id = format!("code-sandboxes-{}", random_hex(8));
-        let connecting = timeout(TERMINAL_TIMEOUT, async {
-            let (mut sender, mut receiver) =
-                toolbox.terminal(&id, PtySize::default()).await?.split();
-            until_connected(&mut receiver).await?;
-            sender.text(format!(" exec {SHELL} {file}\n")).await?;
-            let rest = check(&mut sender, &mut receiver, &word).await?;
-            Ok((sender, receiver, rest))
-        });
-        let connected = connecting.await.unwrap_or_else(|_| {
+    async fn open(host: &Arc<dyn ChannelHost>) -> Result<Arc<Self>> {
+        let environment = host.run(ENVIRONMENT, &[]).await?;
+        let opening = timeout(OPEN_TIMEOUT, Self::open_terminal(&**host));
+        let (terminal, rest) = opening.await.unwrap_or_else(|_| {
             let message = "the terminal of the channel was not ready in time";
             Err(Error::new(ErrorKind::Timeout, "connect", message))
-        });
-        let (sender, receiver, rest) = match connected {
-            Ok(connected) => connected,
-            Err(error) => {
-                let _ = toolbox.remove(&file).await;
-                return Err(error);
-            }
-        };
+        })?;
         let (frames, queue) = mpsc::unbounded_channel();
         let channel = Arc::new(Self::over(frames));
-        channel.send(SET_ENVIRONMENT, 0, &environment.stdout);
-        let way = Way { programs: Arc::downgrade(programs), terminal: id };
-        tokio::spawn(Arc::clone(&channel).serve(way, (sender, receiver), rest, queue));
+        channel.send(SET_ENVIRONMENT, 0, &[&environment.stdout]);
+        tokio::spawn(Arc::clone(&channel).serve(Arc::downgrade(host), terminal, rest, queue));
         tokio::spawn(Arc::clone(&channel).keep());
         Ok(channel)
+    }
+
+    async fn open_terminal(host: &dyn ChannelHost) -> Result<(ChannelTerminal, BytesMut)> {
+        let word = random_hex(16);
+        let program = ["-ESBc", RUNNER].map(str::to_owned).into();
+        let argv = raw_terminal_program(&word, "/dev/null", program);
+        let ChannelTerminal { id, output, input } = host.open_terminal(argv).await?;
+        let type_in = async |data| input.send(data).map_err(io::Error::other);
+        let checked = check_raw_terminal(output, &word, type_in).await;
+        let mut output = checked.map_err(|failed| failed.into_error("connect"))?;
+        let mut heard = BytesMut::new();
+        loop {
+            match split_frame(&mut heard) {
+                Some((READY, ..)) => return Ok((ChannelTerminal { id, output, input }, heard)),
+                Some(_) => return Err(unsuitable()),
+                None => {}
+            }
+            let Some(Ok((_, data))) = output.next().await else { return Err(unsuitable()) };
+            heard.extend_from_slice(&data);
+        }
     }
 
     fn over(frames: mpsc::UnboundedSender<Bytes>) -> Self {
@@ -176,29 +189,28 @@ impl Channel {
             is_lost: watch::Sender::new(false),
             is_connected: AtomicBool::new(true),
             silence: Notify::new(),
+            taken: Notify::new(),
             times: Mutex::new((now, now)),
             is_held: AtomicBool::new(false),
         }
     }
 
     /// Returns true while the channel takes commands.
-    pub(crate) fn is_connected(&self) -> bool {
+    fn is_connected(&self) -> bool {
         self.is_open() && self.is_connected.load(Ordering::Relaxed)
     }
 
     /// Returns false when the channel was closed or is lost.
-    pub(crate) fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         !*self.is_lost.borrow()
     }
 
-    /// Closes the channel. Commands that run are lost to this process.
-    pub(crate) fn close(&self) {
+    fn close(&self) {
         self.send(LEAVE, 0, &[]);
         self.lose();
     }
 
-    /// Notes that the sandbox is about to be held, or is no more. A channel without a command is closed.
-    pub(crate) fn hold(&self, is_held: bool) {
+    fn hold(&self, is_held: bool) {
         self.is_held.store(is_held, Ordering::Relaxed);
         self.times().1 = Instant::now();
         if is_held {
@@ -216,6 +228,7 @@ impl Channel {
         self.is_lost.send_replace(true);
         // Without their end, which is how their readers know.
         self.commands().clear();
+        self.taken.notify_waiters();
     }
 
     fn commands(&self) -> MutexGuard<'_, HashMap<u32, Running>> {
@@ -226,57 +239,49 @@ impl Channel {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, kind: u8, command: u32, content: &[u8]) {
+    fn send(&self, kind: u8, command: u32, content: &[&[u8]]) {
+        self.send_frame(frame(kind, command, content));
+    }
+
+    fn send_frame(&self, frame: Bytes) {
         // Nothing takes it when the channel is lost, which its readers know otherwise.
-        let _ = self.frames.send(frame(kind, command, content));
+        let _ = self.frames.send(frame);
     }
 
     /// Starts a program. Its output has reports of its start and its exit when it is given a word for them.
-    fn request(
-        &self,
-        word: &str,
-        argv: &[String],
-        env: &serde_json::Value,
-        cwd: &str,
-        input: Option<&[u8]>,
-    ) -> (u32, Pieces) {
+    fn request(&self, word: &str, spec: &Spawn, input: serde_json::Value) -> (u32, Pieces) {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let (sender, pieces) = mpsc::unbounded_channel();
-        let input = input.map(|input| STANDARD.encode(input));
+        let Spawn { argv, env, cwd, .. } = spec;
         let request = json!({"word": word, "argv": argv, "env": env, "cwd": cwd, "input": input});
-        let request = request.to_string();
-        let request = frame(START_COMMAND, number, request.as_bytes());
-        let running = Running {
-            pieces: sender,
-            request: Some(request.clone()),
-            received: 0,
-            acknowledged: 0,
-        };
-        self.commands().insert(number, running);
+        let request = frame(START_COMMAND, number, &[request.to_string().as_bytes()]);
+        self.commands().insert(number, Running::new(sender, request.clone()));
         self.times().0 = Instant::now();
-        let _ = self.frames.send(request);
+        self.send_frame(request);
         if !self.is_open() {
             self.commands().remove(&number);
         }
         (number, pieces)
     }
 
-    /// Starts a command whose output has the reports that [`sandbox_shell::COMMAND`] makes.
-    pub(crate) fn start(self: &Arc<Self>, spec: &Spawn, word: &str) -> AttachedProgram {
-        let (number, pieces) = self.request(word, &spec.argv, &json!(spec.env), &spec.cwd, None);
+    /// Starts a command without a terminal, whose output has the reports that [`COMMAND`](super::COMMAND) makes. It must be
+    /// called in a runtime, as [`ShellHost::start_own`] is.
+    pub fn start(self: &Arc<Self>, spec: &Spawn, word: &str) -> AttachedProgram {
+        let input = if spec.stdin { json!(true) } else { json!(null) };
+        let (number, pieces) = self.request(word, spec, input);
         let output = output(Arc::clone(self), number, pieces);
-        AttachedProgram {
-            id: format!("channel/{number}"),
-            output,
-            input: Box::pin(tokio::io::sink()),
+        let (input, typed) = duplex(INPUT_SIZE);
+        if spec.stdin {
+            tokio::spawn(Arc::clone(self).feed_command(number, typed));
         }
+        AttachedProgram { id: format!("channel/{number}"), output, input: Box::pin(input) }
     }
 
-    /// Runs a script in the shell of the image to its end, with an input of at most [`MAX_INPUT`] bytes.
+    /// Runs a script in the shell of the image to its end. The input is one that [`read_input`] has found to be small.
     ///
     /// # Errors
-    /// `ConnectionLost`, with an unknown effect; `ResourceExhausted` for much output.
-    pub(crate) async fn run(
+    /// `ConnectionLost`, with an unknown effect; `ResourceExhausted` for an output of more than 64 MiB.
+    pub async fn run(
         &self,
         script: &str,
         arguments: &[&str],
@@ -284,7 +289,18 @@ impl Channel {
     ) -> Result<ScriptOutput> {
         let mut argv = [SHELL, "-c", script, "sh"].map(str::to_owned).to_vec();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let (number, mut pieces) = self.request("", &argv, &json!({"LC_ALL": "C"}), "/", input);
+        let spec = Spawn {
+            argv,
+            env: [("LC_ALL".to_owned(), "C".to_owned())].into(),
+            cwd: "/".to_owned(),
+            stdin: false,
+            terminal: None,
+            label: None,
+            as_root: false,
+            limit: None,
+        };
+        let input = json!(input.map(|input| STANDARD.encode(input)));
+        let (number, mut pieces) = self.request("", &spec, input);
         let (mut found, mut taken) = (ScriptOutput::default(), 0);
         while let Some(piece) = pieces.recv().await {
             let (stream, data) = match piece {
@@ -306,12 +322,40 @@ impl Channel {
         Err(lost())
     }
 
+    /// Passes on the input of a command, and its end.
+    async fn feed_command(self: Arc<Self>, number: u32, mut typed: DuplexStream) {
+        let mut buffer = vec![0; INPUT_SIZE];
+        while let Ok(count) = typed.read(&mut buffer).await {
+            loop {
+                let taken = self.taken.notified();
+                tokio::pin!(taken);
+                taken.as_mut().enable();
+                {
+                    let mut commands = self.commands();
+                    let Some(running) = commands.get_mut(&number) else { return };
+                    if running.input.is_closed {
+                        return;
+                    }
+                    if count == 0 {
+                        return self.send_frame(running.input.end(number));
+                    }
+                    if running.input.waiting() < MAX_INPUT_WAITING {
+                        let data = Bytes::copy_from_slice(&buffer[..count]);
+                        self.send_frame(running.input.push(number, data));
+                        break;
+                    }
+                }
+                taken.await;
+            }
+        }
+    }
+
     /// Says how many bytes of the output of a command were taken in all.
     fn acknowledge(&self, number: u32, taken: u64) {
         if let Some(running) = self.commands().get_mut(&number) {
             running.acknowledged = taken;
         }
-        self.send(ACKNOWLEDGE, number, &taken.to_le_bytes());
+        self.send(ACKNOWLEDGE, number, &[&taken.to_le_bytes()]);
     }
 
     /// Passes on what came from the sandbox.
@@ -320,13 +364,25 @@ impl Channel {
         let Some(running) = commands.get_mut(&number) else { return };
         if kind == UNKNOWN {
             // The request was lost on its way. It is sent again once.
-            match running.request.take() {
-                Some(request) => drop(self.frames.send(request)),
-                None => drop(commands.remove(&number)),
-            }
+            let Some(request) = running.request.take() else {
+                commands.remove(&number);
+                return;
+            };
+            self.send_frame(request);
+            running.input.again(number).into_iter().for_each(|frame| self.send_frame(frame));
             return;
         }
         running.request = None;
+        match kind {
+            TAKEN | CLOSED => {
+                running.input.is_closed |= kind == CLOSED;
+                if let Some(taken) = content.first_chunk() {
+                    running.input.take(u64::from_le_bytes(*taken));
+                }
+                return self.taken.notify_waiters();
+            }
+            _ => {}
+        }
         running.received += content.len() as u64;
         let received = running.received;
         if received - running.acknowledged > MAX_UNREAD {
@@ -342,6 +398,7 @@ impl Channel {
                 let _ = running.pieces.send(Piece::End(status));
                 commands.remove(&number);
                 drop(commands);
+                self.taken.notify_waiters();
                 self.times().0 = Instant::now();
                 return self.acknowledge(number, received);
             }
@@ -357,63 +414,63 @@ impl Channel {
     /// Exchanges frames, over one connection after the other.
     async fn serve(
         self: Arc<Self>,
-        way: Way,
-        mut connection: Connection,
+        host: Weak<dyn ChannelHost>,
+        mut terminal: ChannelTerminal,
         mut received: BytesMut,
         mut queue: mpsc::UnboundedReceiver<Bytes>,
     ) {
         loop {
-            self.exchange(&mut connection, &mut received, &mut queue).await;
+            self.exchange(&mut terminal, &mut received, &mut queue).await;
             self.is_connected.store(false, Ordering::Relaxed);
-            if !self.is_open() {
-                return connection.0.close().await;
-            }
-            if self.commands().is_empty() {
-                return self.lose();
+            if !self.is_open() || self.commands().is_empty() {
+                break;
             }
             let mut is_lost = self.is_lost.subscribe();
             let again = tokio::select! {
-                again = self.reconnect(&way) => again,
+                again = self.reconnect(&host, &terminal.id) => again,
                 _ = is_lost.wait_for(|lost| *lost) => None,
             };
             let Some((again, rest)) = again else {
                 tracing::debug!("the channel to a sandbox is lost");
-                return self.lose();
+                break;
             };
-            (connection, received) = (again, rest);
+            (terminal, received) = (again, rest);
             self.times().1 = Instant::now();
+            self.send_again();
             self.is_connected.store(true, Ordering::Relaxed);
         }
+        self.lose();
+        let Some(host) = host.upgrade().filter(|host| !host.is_closed()) else { return };
+        let id = terminal.id.clone();
+        end(terminal, queue).await;
+        host.forget_terminal(&id).await;
     }
 
     /// Exchanges frames until the connection breaks or the channel is closed.
     async fn exchange(
         &self,
-        (sender, receiver): &mut Connection,
+        terminal: &mut ChannelTerminal,
         received: &mut BytesMut,
         queue: &mut mpsc::UnboundedReceiver<Bytes>,
     ) {
         let mut is_lost = self.is_lost.subscribe();
+        let ChannelTerminal { output, input, .. } = terminal;
         let writing = async {
             while let Some(frame) = queue.recv().await {
-                if let Err(error) = sender.binary(frame).await {
-                    tracing::debug!(%error, "the channel to a sandbox broke");
+                if input.send(frame).is_err() {
                     return;
                 }
             }
         };
         tokio::select! {
-            () = writing => return,
-            () = self.read(receiver, received) => return,
-            () = self.silence.notified() => return,
+            () = writing => {}
+            () = self.read(output, received) => {}
+            () = self.silence.notified() => {}
             _ = is_lost.wait_for(|lost| *lost) => {}
-        }
-        while let Ok(frame) = queue.try_recv() {
-            let _ = sender.binary(frame).await;
         }
     }
 
-    async fn read(&self, receiver: &mut SocketReceiver, received: &mut BytesMut) {
+    async fn read(&self, output: &mut ProgramOutput, received: &mut BytesMut) {
         loop {
             while let Some((kind, command, content)) = split_frame(received) {
                 self.take(kind, command, content);
@@ -422,34 +479,28 @@ impl Channel {
                 tracing::debug!("the channel to a sandbox is lost: it sends no frames");
                 return self.lose();
             }
-            match receiver.next().await {
-                Some(SocketMessage::Binary(data)) => received.extend_from_slice(&data),
-                Some(SocketMessage::Text(text)) => {
-                    let control: PtyControl = serde_json::from_str(&text).unwrap_or_default();
-                    if control.status == "exited" {
-                        return;
-                    }
-                }
-                Some(SocketMessage::Closed { .. }) | None => return,
-            }
+            let Some(Ok((_, data))) = output.next().await else { return };
+            received.extend_from_slice(&data);
             self.times().1 = Instant::now();
         }
     }
 
     /// Connects to the terminal again. Returns `None` when it is gone, or cannot be reached.
-    async fn reconnect(&self, way: &Way) -> Option<(Connection, BytesMut)> {
+    async fn reconnect(
+        &self,
+        host: &Weak<dyn ChannelHost>,
+        id: &str,
+    ) -> Option<(ChannelTerminal, BytesMut)> {
         for pause in PAUSES {
             sleep(Duration::from_millis(pause)).await;
-            let programs = way.programs.upgrade().filter(|programs| !programs.is_over())?;
-            let toolbox = programs.toolbox("connect").ok()?;
+            let host = host.upgrade().filter(|host| !host.is_closed())?;
             let connecting = async {
-                let mut connection = toolbox.terminal_again(&way.terminal).await?.split();
-                until_connected(&mut connection.1).await?;
-                let rest = self.resume(&mut connection).await?;
-                Ok((connection, rest))
+                let Some(mut terminal) = host.reopen_terminal(id).await? else { return Ok(None) };
+                let rest = self.resume(&mut terminal).await?;
+                Ok(Some((terminal, rest)))
             };
             match timeout(RESUME_TIMEOUT, connecting).await {
-                Ok(Ok(connected)) => return Some(connected),
+                Ok(Ok(connected)) => return connected,
                 Ok(Err(error)) if is_final(&error) => return None,
                 failed => tracing::debug!(?failed, "the channel to a sandbox is connected again"),
             }
@@ -458,14 +509,14 @@ impl Channel {
     }
 
     /// Says what has arrived, and passes over what comes before the answer.
-    async fn resume(&self, (sender, receiver): &mut Connection) -> Result<BytesMut> {
+    async fn resume(&self, terminal: &mut ChannelTerminal) -> Result<BytesMut> {
         let nonce = random_hex(NONCE_SIZE / 2);
         let mut content = nonce.clone().into_bytes();
         for (number, running) in &*self.commands() {
             content.extend_from_slice(&number.to_le_bytes());
             content.extend_from_slice(&running.received.to_le_bytes());
         }
-        sender.binary(frame(RESUME, 0, &content)).await?;
+        terminal.send(frame(RESUME, 0, &[&content]))?;
         let mut heard = BytesMut::new();
         loop {
             if let Some(at) = memchr::memmem::find(&heard, nonce.as_bytes()) {
@@ -474,11 +525,18 @@ impl Channel {
             }
             let passed = heard.len().saturating_sub(NONCE_SIZE);
             heard.advance(passed);
-            match receiver.next().await {
-                Some(SocketMessage::Binary(data)) => heard.extend_from_slice(&data),
-                Some(SocketMessage::Text(_)) => {}
-                Some(SocketMessage::Closed { .. }) | None => return Err(lost()),
+            match terminal.output.next().await {
+                Some(Ok((_, data))) => heard.extend_from_slice(&data),
+                _ => return Err(lost()),
             }
+        }
+    }
+
+    /// Sends what may have been lost with the last connection, beside requests: the sandbox asks for those.
+    fn send_again(&self) {
+        for (number, running) in &mut *self.commands() {
+            self.send(ACKNOWLEDGE, *number, &[&running.acknowledged.to_le_bytes()]);
+            running.input.again(*number).into_iter().for_each(|frame| self.send_frame(frame));
         }
     }
 
@@ -503,29 +561,42 @@ impl Channel {
     }
 }
 
-fn frame(kind: u8, command: u32, content: &[u8]) -> Bytes {
-    let size = u32::try_from(content.len()).unwrap_or(u32::MAX);
-    let head = [&[kind][..], &command.to_le_bytes(), &size.to_le_bytes()];
-    [head.concat().as_slice(), content].concat().into()
+/// Sends the last frames to a terminal, and waits until its program has ended.
+async fn end(mut terminal: ChannelTerminal, mut queue: mpsc::UnboundedReceiver<Bytes>) {
+    while let Ok(frame) = queue.try_recv() {
+        let _ = terminal.input.send(frame);
+    }
+    let ending = async { while let Some(Ok(_)) = terminal.output.next().await {} };
+    let _ = timeout(CLOSE_TIMEOUT, ending).await;
 }
 
-/// Takes the first frame out of what was received, when it is complete: kind, command, content.
-fn split_frame(received: &mut BytesMut) -> Option<(u8, u32, Bytes)> {
-    let mut head = received.get(..HEAD)?;
-    let (kind, command, size) = (head.get_u8(), head.get_u32_le(), head.get_u32_le() as usize);
-    if received.len() < HEAD + size {
-        return None;
+/// Reads an input as far as that of a script over a channel may go. `Err` has the content of one that is longer.
+///
+/// # Errors
+/// An error of the content.
+pub async fn read_input(mut content: ByteStream) -> Result<std::result::Result<Bytes, ByteStream>> {
+    let (mut chunks, mut size) = (Vec::new(), 0);
+    while let Some(chunk) = content.next().await.transpose()? {
+        size += chunk.len();
+        chunks.push(chunk);
+        if size > MAX_INPUT {
+            let first = stream::iter(chunks.into_iter().map(Ok));
+            return Ok(Err(Box::pin(first.chain(content))));
+        }
     }
-    received.advance(HEAD);
-    Some((kind, command, received.split_to(size).freeze()))
+    Ok(Ok(chunks.concat().into()))
 }
 
 /// Returns the error of a connection that broke.
-pub(crate) fn lost() -> Error {
+fn lost() -> Error {
     let message = "the connection to the sandbox broke";
     Error::new(ErrorKind::ConnectionLost, "command", message)
         .with_retry(Retry::Temporary)
         .with_effect(Effect::Unknown)
+}
+
+fn unsuitable() -> Error {
+    Error::unsupported("connect", "Python in the sandbox cannot start programs as a channel needs")
 }
 
 /// Returns true for an error that another attempt would meet again.
@@ -558,26 +629,18 @@ fn output(channel: Arc<Channel>, number: u32, pieces: Pieces) -> ProgramOutput {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::StreamExt as _;
-
     use super::*;
 
-    #[test]
-    fn frames_are_found_wherever_they_are_cut() {
-        let frames =
-            [(OUT, 7, b"abc".to_vec()), (END, 1 << 30, vec![0; 300]), (ERR, 0, Vec::new())];
-        let sent: Vec<u8> =
-            frames.iter().flat_map(|(kind, number, rest)| frame(*kind, *number, rest)).collect();
-        for size in [1, 2, 9, 10, 100, sent.len()] {
-            let (mut received, mut found) = (BytesMut::new(), Vec::new());
-            for part in sent.chunks(size) {
-                received.extend_from_slice(part);
-                while let Some((kind, number, rest)) = split_frame(&mut received) {
-                    found.push((kind, number, rest.to_vec()));
-                }
-            }
-            assert_eq!(found, frames, "in parts of {size}");
-            assert!(received.is_empty());
+    fn spawn(program: &str) -> Spawn {
+        Spawn {
+            argv: vec![program.to_owned()],
+            env: std::collections::BTreeMap::new(),
+            cwd: "/".to_owned(),
+            stdin: false,
+            terminal: None,
+            label: None,
+            as_root: false,
+            limit: None,
         }
     }
 
@@ -585,7 +648,7 @@ mod tests {
     async fn output_of_a_lost_channel_ends_with_an_error() {
         let (frames, mut sent) = mpsc::unbounded_channel();
         let channel = Arc::new(Channel::over(frames));
-        let (number, pieces) = channel.request("w", &["true".to_owned()], &json!({}), "/", None);
+        let (number, pieces) = channel.request("w", &spawn("true"), json!(null));
         let mut read = output(Arc::clone(&channel), number, pieces);
         channel.take(ERR, number, Bytes::from_static(b"e"));
         channel.lose();
@@ -599,14 +662,14 @@ mod tests {
     async fn output_without_a_reader_is_taken_and_a_lost_request_sent_again() {
         let (frames, mut sent) = mpsc::unbounded_channel();
         let channel = Channel::over(frames);
-        let (number, pieces) = channel.request("w", &["true".to_owned()], &json!({}), "/", None);
+        let (number, pieces) = channel.request("w", &spawn("true"), json!(null));
         let request = sent.recv().await.unwrap();
         channel.take(UNKNOWN, number, Bytes::new());
         assert_eq!(sent.recv().await.unwrap(), request);
         drop(pieces);
         for taken in [4_u64, 8] {
             channel.take(OUT, number, Bytes::from_static(b"late"));
-            let expected = frame(ACKNOWLEDGE, number, &taken.to_le_bytes());
+            let expected = frame(ACKNOWLEDGE, number, &[&taken.to_le_bytes()]);
             assert_eq!(sent.recv().await.unwrap(), expected);
         }
         // A command with an answer was not lost, so it is not started again.
@@ -618,7 +681,7 @@ mod tests {
     async fn a_sandbox_that_sends_more_than_it_may_loses_its_channel() {
         let (frames, _sent) = mpsc::unbounded_channel();
         let channel = Arc::new(Channel::over(frames));
-        let (number, pieces) = channel.request("w", &["yes".to_owned()], &json!({}), "/", None);
+        let (number, pieces) = channel.request("w", &spawn("yes"), json!(null));
         let mut read = output(Arc::clone(&channel), number, pieces);
         let piece = Bytes::from(vec![0; 64 << 10]);
         // As much as is read may come without end.
