@@ -6,13 +6,12 @@
 //! connection.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::BytesMut;
-use futures_util::{StreamExt as _, stream};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
 use sandbox_agent_client::{AgentConnection, AgentReader};
 use sandbox_cloud::SharedByKey;
 use sandbox_core::{Error, ErrorKind, PtySize, Result, Secret, random_hex};
@@ -20,28 +19,16 @@ use sandbox_engine::background_runtime::background;
 use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_python::agent::relay_arguments;
 use sandbox_shell::{
-    AttachedProgram, ProgramOutput, SHELL, ShellCommands, ShellHost as _, ShellProgram,
+    AttachedProgram, RawTerminalError, ShellCommands, ShellHost as _, ShellProgram,
+    check_raw_terminal, raw_terminal_program,
 };
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::timeout;
 
 use crate::programs::{Programs, START_ALLOWANCE};
 
-/// Makes a terminal raw, and starts the check and the interpreter that leads to the agent.
-const START: &str = include_str!("scripts/agent.sh");
-
-/// Checks that the terminal passes on every byte in both directions.
-const CHECK: &str = include_str!("scripts/check.py");
-
 /// The errors of the last interpreter that led to the agent.
 const ERRORS: &str = "/tmp/.code-sandboxes-agent-errors";
-
-/// Time for the terminal to be checked.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Bytes before the check that are passed over: what a shell prints.
-const MAX_NOISE: usize = 1 << 20;
 
 /// Hint for a sandbox whose image has no interpreter.
 const NEEDS_PYTHON: &str = "put Python 3.9 or later into the image of the Worker's container: Cloudflare's images have it in \
@@ -115,17 +102,20 @@ impl AgentLink {
     async fn connect(&self) -> Result<AgentConnection> {
         self.read_environment().await?;
         let (word, nonce) = (random_hex(16), random_hex(16));
-        let mut argv: Vec<String> =
-            [SHELL, "-c", START, "sh", &word, ERRORS, CHECK].map(str::to_owned).into();
-        argv.extend(relay_arguments(&nonce, None));
+        let argv = raw_terminal_program(&word, ERRORS, relay_arguments(&nonce, None));
         let size = PtySize::default();
         let program =
             ShellProgram { argv, stdin: true, terminal: Some(size), ..ShellProgram::default() };
         let own = self.programs.own()?;
         let AttachedProgram { output, mut input, .. } =
             own.start_on_terminal("connect", program, size).await?;
-        let checked = timeout(CHECK_TIMEOUT, check(output, &mut input, &word)).await;
-        let from = checked.unwrap_or_else(|_| Err(unclean("it did not answer in time")))?;
+        let type_in = async |data: Bytes| {
+            input.write_all(&data).await?;
+            input.flush().await
+        };
+        let checked = check_raw_terminal(output, &word, type_in).await;
+        let from = checked.map_err(no_way)?.map(|piece| piece.map(|(_, data)| data));
+        let from: AgentReader = Box::pin(from);
         let connected = AgentConnection::connect_resident(from, input, &nonce, &self.token).await;
         match connected {
             Ok(connection) => Ok(connection),
@@ -172,80 +162,14 @@ impl AgentLink {
     }
 }
 
-/// Waits for the check of the terminal, and takes part in it. Returns what comes after it.
-async fn check(
-    mut output: ProgramOutput,
-    input: &mut (impl tokio::io::AsyncWrite + Unpin),
-    word: &str,
-) -> Result<AgentReader> {
-    let mut heard = BytesMut::new();
-    let every: Vec<u8> = (0..=255).collect();
-    let broken = |error: Option<io::Error>| {
-        let message = "the terminal that leads to the interpreter was closed";
-        let failed = Error::new(ErrorKind::Unavailable, "connect", message);
-        match error {
-            Some(error) => failed.with_source(error),
-            None => failed,
-        }
-    };
-    let mark = format!("{word} ");
-    let mut is_sent = false;
-    loop {
-        if let Some(at) = memchr::memmem::find(&heard, mark.as_bytes())
-            && let Some(end) = memchr::memchr(b'\n', &heard[at..])
-        {
-            let line = String::from_utf8_lossy(&heard[at + mark.len()..at + end]).into_owned();
-            let rest = at + end + 1;
-            match line.trim() {
-                "ready" if heard.len() >= rest + every.len() => {
-                    let clean = heard[rest..rest + every.len()] == every[..];
-                    if is_sent || !clean {
-                        return Err(unclean("it changes bytes of the output"));
-                    }
-                    drop(heard.split_to(rest + every.len()));
-                    let sent = async {
-                        input.write_all(&every).await?;
-                        input.flush().await
-                    };
-                    sent.await.map_err(|error| broken(Some(error)))?;
-                    is_sent = true;
-                    continue;
-                }
-                "ready" => {}
-                "clean" => {
-                    drop(heard.split_to(rest));
-                    let first = heard.freeze();
-                    let first = (!first.is_empty()).then_some(Ok(first));
-                    let rest = output.map(|piece| piece.map(|(_, data)| data));
-                    return Ok(Box::pin(stream::iter(first).chain(rest)));
-                }
-                "unclean" => return Err(unclean("it changes bytes of the input")),
-                "lacking stty" => {
-                    let message = "the image has no `stty`, which the way to the agent needs";
-                    return Err(Error::unsupported("run_code", message));
-                }
-                _ => {
-                    let message = "the image has no Python 3.9 or later";
-                    return Err(Error::unsupported("run_code", message).with_hint(NEEDS_PYTHON));
-                }
-            }
-        }
-        if heard.len() > MAX_NOISE {
-            return Err(unclean("it prints something else"));
-        }
-        match output.next().await {
-            Some(Ok((_, data))) => heard.extend_from_slice(&data),
-            Some(Err(error)) => return Err(broken(Some(error))),
-            None => return Err(broken(None)),
-        }
-    }
-}
-
 /// Returns the error for a terminal that is no way to an agent.
-fn unclean(why: &str) -> Error {
-    let message = format!("the terminal of this bridge is no way to an interpreter: {why}");
-    Error::unsupported("run_code", message)
-        .with_hint("run the code as a command, such as `python3 -c`")
+fn no_way(failed: RawTerminalError) -> Error {
+    let hint = match &failed {
+        RawTerminalError::NoPython => NEEDS_PYTHON,
+        RawTerminalError::Unsuitable(_) => "run the code as a command, such as `python3 -c`",
+        _ => return failed.into_error("run_code"),
+    };
+    failed.into_error("run_code").with_hint(hint)
 }
 
 /// Splits an environment as the kernel shows it. Variables that are no text are left out.
@@ -298,37 +222,7 @@ impl ProcessHost for AgentHost {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
-
-    /// Answers the check as a terminal that does `change` to what passes.
-    async fn checked(word: &str, lines: Vec<Vec<u8>>) -> Result<AgentReader> {
-        let lines = lines.into_iter().map(|line| Ok((0, Bytes::from(line))));
-        let word = word.to_owned();
-        check(Box::pin(stream::iter(lines)), &mut tokio::io::sink(), &word).await
-    }
-
-    #[tokio::test]
-    async fn terminals_that_change_bytes_are_refused() {
-        let every: Vec<u8> = (0..=255).collect();
-        let ready = |bytes: &[u8]| [b"$ noise\r\nw ready\n", bytes].concat();
-        let mut rest = checked("w", vec![ready(&every), b"w clean\nrest".to_vec()]).await.unwrap();
-        assert_eq!(&rest.next().await.unwrap().unwrap()[..], b"rest");
-        let mut changed = every.clone();
-        changed[10] = 13;
-        for (lines, why) in [
-            (vec![ready(&changed)], "output"),
-            (vec![ready(&every), b"w unclean\n".to_vec()], "input"),
-            (vec![b"w lacking python\n".to_vec()], "Python 3.9"),
-        ] {
-            let error = checked("w", lines).await.err().unwrap();
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
-            assert!(error.message().contains(why), "{error:?}");
-        }
-        let error = checked("w", vec![b"$ ".to_vec()]).await.err().unwrap();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-    }
 
     #[test]
     fn environments_are_split_at_nul() {

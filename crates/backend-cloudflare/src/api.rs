@@ -254,17 +254,21 @@ impl Api {
         self.client.json(&CallContext::new(), &request.timeout(CONTAINER_TIMEOUT)).await
     }
 
-    /// `GET /v1/sandbox/{id}/terminals/{terminal}/connect`, a WebSocket.
+    /// `GET /v1/sandbox/{id}/terminals/{terminal}/connect`, a WebSocket. Output comes from the beginning, or from a cursor on.
     pub(crate) async fn connect_terminal(
         &self,
         id: &str,
         terminal: &str,
         size: PtySize,
+        cursor: Option<&str>,
     ) -> Result<WebSocket> {
         let url = self.sandbox_url(id, &["terminals", terminal, "connect"]);
-        let request = SocketRequest::new("start_command", url)
+        let mut request = SocketRequest::new("start_command", url)
             .query("cols", &size.columns.to_string())
             .query("rows", &size.rows.to_string());
+        if let Some(cursor) = cursor {
+            request = request.query("cursor", cursor);
+        }
         self.client.websocket(&CallContext::new(), &request).await
     }
 

@@ -15,11 +15,11 @@ use sandbox_cloud::{Connections, StateStore};
 use sandbox_core::{ByteStream, CallContext, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::commands::KeptCommand;
-use sandbox_engine::host::Spawned;
+use sandbox_engine::host::{Spawn, Spawned};
 use sandbox_shell::text::{self, Form};
 use sandbox_shell::{
-    AttachedProgram, CommandHost, ProgramOutput, SHELL, ScriptOutput, ScriptStream, ShellHost,
-    ShellProgram, Uploads, adopt_command,
+    AttachedProgram, Channel, ChannelSlot, ChannelUse, CommandHost, ProgramOutput, SHELL,
+    ScriptOutput, ScriptStream, ShellHost, ShellProgram, Uploads, adopt_command, read_input,
 };
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ use crate::error::{container_lost, lost};
 use crate::kept;
 use crate::output::{of_exec, of_process};
 use crate::records::{self, SandboxRecord};
-use crate::terminal::Terminal;
+use crate::terminal::{Cursors, Terminal};
 use crate::transfers::{Staged, staging};
 
 /// How long the start of a program may take beyond its time limit: a container may have to start.
@@ -84,6 +84,8 @@ pub(crate) struct Programs {
     records: StateStore<SandboxRecord>,
     /// The open terminals, by their ids here.
     pub(crate) terminals: Mutex<HashMap<String, Terminal>>,
+    pub(crate) cursors: Cursors,
+    channel: ChannelSlot,
     /// The container was started again while this handle had it.
     lost: AtomicBool,
     over: watch::Sender<bool>,
@@ -106,6 +108,8 @@ impl Programs {
             cwd: cwd.to_owned(),
             records: records::sandboxes(&factory.config),
             terminals: Mutex::default(),
+            cursors: Cursors::default(),
+            channel: ChannelSlot::default(),
             lost: AtomicBool::new(false),
             over: watch::Sender::new(false),
             own: Weak::clone(own),
@@ -119,6 +123,12 @@ impl Programs {
     /// Ends what waits for the sandbox: it has ended.
     pub(crate) fn end(&self) {
         self.over.send_replace(true);
+        self.channel.close();
+    }
+
+    /// Returns the channel where it is open. One is opened in the background when that is worth it.
+    fn channel(&self, used: ChannelUse) -> Option<Arc<Channel>> {
+        self.channel.get(used, &self.own().ok()?)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -175,6 +185,7 @@ impl Programs {
                 }
                 return self.lost(operation);
             }
+            self.channel.close();
             tracing::warn!(id = self.id, "the container was started again, and has lost its files");
             self.lost.store(true, Ordering::SeqCst);
             self.records.change(&self.id, &SandboxRecord::default(), |record| record.lost = true);
@@ -263,6 +274,29 @@ impl Programs {
         let script = script.to_owned();
         let arguments = owned(arguments);
         background(own.run_script(operation, Input::Nothing, script, arguments, true)).await?
+    }
+
+    async fn over_channel(
+        &self,
+        channel: &Channel,
+        script: &str,
+        arguments: &[&str],
+        input: Option<&[u8]>,
+    ) -> Result<ScriptOutput> {
+        match channel.run(script, arguments, input).await {
+            Err(error) if error.kind() == ErrorKind::ConnectionLost => {
+                Err(self.explain_loss(error).await)
+            }
+            output => output,
+        }
+    }
+
+    /// Returns the error of a channel that broke: that of its container, where it was started again.
+    async fn explain_loss(&self, error: Error) -> Error {
+        match self.run_in_background("command", ":", &[]).await {
+            Err(explained) if self.has_lost_container() || self.is_over() => explained,
+            _ => error,
+        }
     }
 
     async fn start_program(self: Arc<Self>, program: ShellProgram) -> Result<AttachedProgram> {
@@ -420,8 +454,32 @@ impl ShellHost for Programs {
         self.resize_terminal(id, size).await
     }
 
+    async fn start_own(&self, spec: &Spawn, word: &str) -> Result<Option<AttachedProgram>> {
+        // A terminal is the bridge's, and so is a log that a later process can find.
+        let is_kept = match &spec.label {
+            Some(_) => self.api("start_command")?.generation("start_command").await?,
+            None => Generation::Exec,
+        } == Generation::Processes;
+        if spec.terminal.is_some() || is_kept {
+            return Ok(None);
+        }
+        let Some(channel) = self.channel(ChannelUse::Command) else { return Ok(None) };
+        let mut started = channel.start(spec, word);
+        let first = started.output.next().await;
+        if let Some(Err(error)) = first {
+            return Err(self
+                .explain_loss(lost("start_command", "a command").with_source(error))
+                .await);
+        }
+        started.output = Box::pin(stream::iter(first).chain(started.output));
+        Ok(Some(started))
+    }
+
     async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
-        self.run_in_background("tool", script, arguments).await
+        match self.channel(ChannelUse::Script) {
+            Some(channel) => self.over_channel(&channel, script, arguments, None).await,
+            None => self.run_in_background("tool", script, arguments).await,
+        }
     }
 
     async fn feed(
@@ -431,6 +489,15 @@ impl ShellHost for Programs {
         mut content: ByteStream,
     ) -> Result<(ScriptOutput, u64)> {
         let operation = "write_file";
+        if let Some(channel) = self.channel(ChannelUse::Script) {
+            content = match read_input(content).await? {
+                Ok(input) => {
+                    let output = self.over_channel(&channel, script, arguments, Some(&input));
+                    return Ok((output.await?, input.len() as u64));
+                }
+                Err(longer) => longer,
+            };
+        }
         let (own, script, arguments) = (self.own()?, script.to_owned(), owned(arguments));
         background(async move {
             let mut first = BytesMut::new();

@@ -1,18 +1,23 @@
 //! Terminals of a sandbox: a WebSocket each, of a session's shell or of a program, by the generation of the bridge.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::StreamExt as _;
+use sandbox_cloud::http::terminal::{TerminalText, terminal_input, terminal_output};
 use sandbox_cloud::http::websocket::{SocketMessage, SocketReceiver, SocketSender};
 use sandbox_core::{Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::background;
 use sandbox_shell::text;
-use sandbox_shell::{AttachedProgram, ProgramOutput, SHELL, ShellHost as _, ShellProgram};
+use sandbox_shell::{
+    AttachedProgram, ChannelHost, ChannelTerminal, ProgramOutput, SHELL, ShellHost as _,
+    ShellProgram,
+};
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
-use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::api::{Api, Generation};
@@ -23,20 +28,14 @@ use crate::wire::TerminalMessage;
 /// Bytes of input that are sent at once.
 const INPUT_SIZE: usize = 32 << 10;
 
-/// Output of a terminal that waits for its reader. The bridge drops output that is not read in time.
-const MAX_WAITING: usize = 64 << 20;
-
 /// Time for a terminal to be connected. A container may have to start.
 const TERMINAL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The sending half of a terminal.
 pub(crate) type Terminal = Arc<Mutex<SocketSender>>;
 
-/// What the bridge keeps of a terminal, to be removed after its end.
-enum Kept {
-    Session(String),
-    Terminal(String),
-}
+/// The cursors of the terminals that are channels, behind what was read.
+pub(crate) type Cursors = Arc<StdMutex<HashMap<String, String>>>;
 
 impl Programs {
     /// Starts a program on a terminal. In the generation of sessions it replaces the shell of a new one.
@@ -53,7 +52,7 @@ impl Programs {
         let connected = connecting.await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Timeout, operation, "the terminal was not ready in time"))
         });
-        let (sender, receiver, kept) = connected?;
+        let (sender, receiver, remote) = connected?;
         let sender = Arc::new(Mutex::new(sender));
         let (input, reader) = duplex(INPUT_SIZE);
         let id = format!("pty-{}", random_hex(8));
@@ -63,26 +62,28 @@ impl Programs {
             feed_terminal(&sender, reader).await;
             own.open_terminals().remove(&key);
             sender.lock().await.close().await;
-            own.remove(kept).await;
+            own.forget_terminal(&remote).await;
         });
-        Ok(AttachedProgram { id, output: terminal_output(receiver), input: Box::pin(input) })
+        Ok(AttachedProgram { id, output: output(receiver, drop), input: Box::pin(input) })
     }
 
+    /// Starts a program on a terminal. Returns the id that the bridge knows the terminal by, or its session.
     async fn connect(
         &self,
         api: &Api,
         operation: &'static str,
         program: &ShellProgram,
         size: PtySize,
-    ) -> Result<(SocketSender, SocketReceiver, Kept)> {
+    ) -> Result<(SocketSender, SocketReceiver, String)> {
         let id = self.id();
         let words: Vec<&str> = program.argv.iter().map(String::as_str).collect();
         if api.generation(operation).await? == Generation::Processes {
             let env = program.env.iter().map(|(name, value)| (&**name, &**value));
             let env: BTreeMap<_, _> = env.collect();
             let made = api.create_terminal(id, &words, &env, size).await?;
-            let (sender, receiver) = api.connect_terminal(id, &made.id, size).await?.split();
-            return Ok((sender, receiver, Kept::Terminal(made.id)));
+            let opened = api.connect_terminal(id, &made.id, size, None).await?;
+            let (sender, receiver) = opened.split();
+            return Ok((sender, receiver, made.id));
         }
         let (file, session) = (staging(), format!("code-sandboxes-{}", random_hex(8)));
         let content = text::program_file(&program.env, &words)?;
@@ -91,27 +92,11 @@ impl Programs {
         let (mut sender, mut receiver) = api.pty(id, &session, size).await?.split();
         until_ready(&mut receiver).await?;
         sender.binary(Bytes::from(format!(" exec {SHELL} {file}\n"))).await?;
-        Ok((sender, receiver, Kept::Session(session)))
+        Ok((sender, receiver, session))
     }
 
-    fn open_terminals(&self) -> MutexGuard<'_, HashMap<String, Terminal>> {
+    fn open_terminals(&self) -> StdMutexGuard<'_, HashMap<String, Terminal>> {
         self.terminals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn remove(&self, kept: Kept) {
-        if self.is_over() {
-            return;
-        }
-        let removed = async {
-            let api = self.api("command")?;
-            match &kept {
-                Kept::Session(session) => api.delete_session(self.id(), session).await,
-                Kept::Terminal(terminal) => api.end_terminal(self.id(), terminal).await,
-            }
-        };
-        if let Err(error) = removed.await {
-            tracing::debug!(%error, "a terminal may be left in the sandbox");
-        }
     }
 
     /// Sets the size of an open terminal.
@@ -121,6 +106,68 @@ impl Programs {
         let message =
             serde_json::json!({"type": "resize", "cols": size.columns, "rows": size.rows});
         background(async move { sender.lock().await.text(message.to_string()).await }).await?
+    }
+}
+
+#[async_trait]
+impl ChannelHost for Programs {
+    async fn open_terminal(&self, argv: Vec<String>) -> Result<ChannelTerminal> {
+        let operation = "connect";
+        let api = self.api(operation)?;
+        let program = ShellProgram { argv, ..ShellProgram::default() };
+        let size = PtySize::default();
+        let (sender, receiver, id) = self.connect(&api, operation, &program, size).await?;
+        Ok(self.channel_terminal(id, sender, receiver))
+    }
+
+    /// The next generation gives the output of a terminal from a cursor on; the stable one has no way back to a terminal.
+    async fn reopen_terminal(&self, id: &str) -> Result<Option<ChannelTerminal>> {
+        let operation = "connect";
+        let api = self.api(operation)?;
+        if api.generation(operation).await? == Generation::Exec {
+            return Ok(None);
+        }
+        let cursor = self.cursors().get(id).cloned();
+        let opened = api.connect_terminal(self.id(), id, PtySize::default(), cursor.as_deref());
+        let (sender, receiver) = opened.await?.split();
+        Ok(Some(self.channel_terminal(id.to_owned(), sender, receiver)))
+    }
+
+    async fn forget_terminal(&self, id: &str) {
+        self.cursors().remove(id);
+        if self.is_over() {
+            return;
+        }
+        let removed = async {
+            let api = self.api("command")?;
+            match api.generation("command").await? {
+                Generation::Exec => api.delete_session(self.id(), id).await,
+                Generation::Processes => api.end_terminal(self.id(), id).await,
+            }
+        };
+        if let Err(error) = removed.await {
+            tracing::debug!(%error, "a terminal may be left in the sandbox");
+        }
+    }
+}
+
+impl Programs {
+    fn cursors(&self) -> StdMutexGuard<'_, HashMap<String, String>> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn channel_terminal(
+        &self,
+        id: String,
+        sender: SocketSender,
+        receiver: SocketReceiver,
+    ) -> ChannelTerminal {
+        let (cursors, key) = (Arc::clone(&self.cursors), id.clone());
+        let mark = move |cursor| {
+            let mut cursors = cursors.lock().unwrap_or_else(PoisonError::into_inner);
+            cursors.insert(key.clone(), cursor);
+        };
+        ChannelTerminal { id, output: output(receiver, mark), input: terminal_input(sender) }
     }
 }
 
@@ -157,34 +204,19 @@ async fn until_ready(receiver: &mut SocketReceiver) -> Result<()> {
     }
 }
 
-/// Reads a terminal as fast as it writes, up to a bound, and passes the output on.
-fn terminal_output(mut receiver: SocketReceiver) -> ProgramOutput {
-    let (sender, queue) = mpsc::unbounded_channel::<Bytes>();
-    let waiting = Arc::new(Semaphore::new(MAX_WAITING));
-    let room = Arc::clone(&waiting);
-    tokio::spawn(async move {
-        while let Some(message) = receiver.next().await {
-            let data = match message {
-                SocketMessage::Binary(data) => data,
-                SocketMessage::Text(text) => match kind_of(&text).as_str() {
-                    // Output that was dropped cannot be made good: the terminal counts as lost.
-                    "exit" | "truncated" => break,
-                    _ => continue,
-                },
-                SocketMessage::Closed { .. } => break,
-            };
-            let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            let Ok(permit) = room.acquire_many(size).await else { break };
-            permit.forget();
-            if sender.send(data).is_err() {
-                break;
-            }
+/// Returns what a terminal prints. `mark` takes the cursors of its pieces.
+fn output(
+    receiver: SocketReceiver,
+    mut mark: impl FnMut(String) + Send + 'static,
+) -> ProgramOutput {
+    let meaning = move |text: String| {
+        let message: TerminalMessage = serde_json::from_str(&text).unwrap_or_default();
+        message.cursor.into_iter().for_each(&mut mark);
+        match message.kind.as_str() {
+            // Output that was dropped cannot be made good: the terminal counts as lost.
+            "exit" | "truncated" => TerminalText::End,
+            _ => TerminalText::Nothing,
         }
-    });
-    let output = stream::unfold((queue, waiting), |(mut queue, waiting)| async move {
-        let data = queue.recv().await?;
-        waiting.add_permits(data.len());
-        Some((Ok((0, data)), (queue, waiting)))
-    });
-    Box::pin(output.fuse())
+    };
+    Box::pin(terminal_output(receiver, meaning).map(|data| Ok((0, data))))
 }

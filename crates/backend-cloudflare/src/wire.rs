@@ -50,6 +50,7 @@ pub(crate) struct RemoteTerminal {
 pub(crate) struct TerminalMessage {
     #[serde(rename = "type")]
     pub(crate) kind: String,
+    pub(crate) cursor: Option<String>,
 }
 
 /// A tunnel to a port.
