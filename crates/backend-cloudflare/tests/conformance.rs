@@ -11,5 +11,7 @@ use sandbox_test_server::cloudflare::Generation;
 const GROUPS: [&str; 5] = ["commands", "exec", "interrupt", "lifecycle", "unsupported"];
 
 fn main() -> ExitCode {
-    support::run("cloudflare", Generation::Processes, GROUPS)
+    let target = support::target("cloudflare", Generation::Processes);
+    let target = target.part(GROUPS, "left to `cargo xtask test --full`");
+    sandbox_conformance::main(target.recorded(env!("CARGO_MANIFEST_DIR")))
 }

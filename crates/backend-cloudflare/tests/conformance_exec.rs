@@ -10,5 +10,6 @@ use sandbox_test_server::cloudflare::Generation;
 const GROUPS: [&str; 1] = ["commands"];
 
 fn main() -> ExitCode {
-    support::run("cloudflare_exec", Generation::Exec, GROUPS)
+    let target = support::target("cloudflare_exec", Generation::Exec);
+    sandbox_conformance::main(target.part(GROUPS, "left to `cargo xtask test --full`"))
 }

@@ -81,6 +81,9 @@ impl Fixture {
     ) -> Checked<Sandbox> {
         let sandbox = configure(self.builder()).create().await?;
         self.keep(&sandbox);
+        if let Some(prepare) = &self.target.prepare {
+            prepare(sandbox.clone()).await?;
+        }
         Ok(sandbox)
     }
 

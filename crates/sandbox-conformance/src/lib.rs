@@ -34,6 +34,7 @@
 
 mod case;
 mod cases;
+pub mod channel;
 mod fixture;
 mod host;
 mod hostile;

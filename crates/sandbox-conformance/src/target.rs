@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::case::Case;
-use sandbox_core::{Backend, IsolationMode, SandboxBuilder, SingleBackend};
+use futures_util::future::BoxFuture;
+use sandbox_core::{Backend, IsolationMode, Result, Sandbox, SandboxBuilder, SingleBackend};
 
 /// The variable that asks for every case of every test program, when it is set to `1`: `cargo xtask test --full`.
 pub const FULL: &str = "SANDBOX_TEST_FULL";
@@ -22,6 +23,8 @@ pub fn is_full() -> bool {
 type MakeBackend = dyn Fn() -> Arc<dyn Backend> + Send + Sync;
 type Configure =
     dyn Fn(SandboxBuilder<SingleBackend>) -> SandboxBuilder<SingleBackend> + Send + Sync;
+
+type Prepare = dyn Fn(Sandbox) -> BoxFuture<'static, Result<()>> + Send + Sync;
 
 /// Something that the protocol of a provider may not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,7 @@ pub struct Target {
     pub(crate) name: String,
     pub(crate) make_backend: Arc<MakeBackend>,
     pub(crate) configure: Arc<Configure>,
+    pub(crate) prepare: Option<Arc<Prepare>>,
     pub(crate) isolation: IsolationMode,
     pub(crate) exposes_this_host: bool,
     pub(crate) stays: bool,
@@ -66,6 +70,7 @@ impl Target {
             name: name.into(),
             make_backend: Arc::new(backend),
             configure: Arc::new(|builder| builder),
+            prepare: None,
             isolation: IsolationMode::Strict,
             exposes_this_host: false,
             stays: false,
@@ -178,11 +183,25 @@ impl Target {
         self.configure = Arc::new(configure);
         self
     }
+
+    /// Does something with every sandbox before a case has it, such as what makes it use a faster way from then on.
+    #[must_use]
+    pub fn prepare<F: Future<Output = Result<()>> + Send + 'static>(
+        mut self,
+        prepare: impl Fn(Sandbox) -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.prepare = Some(Arc::new(move |sandbox| Box::pin(prepare(sandbox))));
+        self
+    }
 }
 
 impl Target {
     /// Refuses groups that no case is in: a misspelt one would leave out what it stands for without a word.
-    pub(crate) fn check_groups(&self, cases: &[Case], asked: &[String]) -> Result<(), String> {
+    pub(crate) fn check_groups(
+        &self,
+        cases: &[Case],
+        asked: &[String],
+    ) -> std::result::Result<(), String> {
         let only = self.only.iter().flat_map(|(groups, _)| groups.iter().copied());
         let unknown = |group: &&str| !cases.iter().any(|case| case.group == *group);
         match only.chain(asked.iter().map(String::as_str)).find(unknown) {

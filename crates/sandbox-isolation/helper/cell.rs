@@ -1,6 +1,6 @@
 //! The first process of a cell: sets the cell up, then starts, monitors and kills its programs.
 
-use crate::exit_events::{CONTROL, answer, read_pipe, reap, send_refusal, send_socket};
+use crate::exit_events::{CONTROL, answer, read_pipe, read_starts, reap, send_refusal, send_socket};
 use crate::gate;
 use crate::kill_tree;
 use crate::namespaces;
@@ -434,6 +434,7 @@ impl Cell {
     }
 
     fn signal(&mut self, id: u32, signal: i32, whole_tree: bool) -> Result<()> {
+        read_starts(&mut self.roots, self.prepared.strict);
         let index = self.roots.by_id(id).ok_or(ESRCH)?;
         let root = *self.roots.at(index);
         if whole_tree {
@@ -459,9 +460,10 @@ impl Cell {
     }
 
     fn kill_tree(&mut self, id: u32) -> Result<bool> {
+        let strict = self.prepared.strict;
+        read_starts(&mut self.roots, strict);
         let index = self.roots.by_id(id).ok_or(ESRCH)?;
         self.note_adopted_deaths();
-        let strict = self.prepared.strict;
         if self.roots.at(index).phase == Phase::Starting && strict {
             // The tag of a root must be known before its tree can be killed.
             let _ = sys::kill(self.roots.at(index).pid, sys::SIGKILL);

@@ -2,7 +2,7 @@
 
 use crate::gate;
 use crate::protocol::{from_cell, stage};
-use crate::roots::{Phase, Roots};
+use crate::roots::{Phase, Root, Roots};
 use crate::spawn::Refusal;
 use crate::subreaper::{self, Report};
 use crate::sys::{self, EAGAIN, EINTR, ESRCH, Errno, Result};
@@ -29,7 +29,7 @@ fn read_start(roots: &mut Roots, index: usize, last: bool) -> bool {
     let wanted = if root.tag == 0 { 4 } else { 8 };
     match sys::read(root.pipe, &mut bytes[..wanted]) {
         Ok(4) if wanted == 4 => {
-            root.tag = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            give_tag(roots, index, u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             true
         }
         Ok(8) => {
@@ -53,6 +53,26 @@ fn read_start(roots: &mut Roots, index: usize, last: bool) -> bool {
                 send_started(root.id, root.pid);
             }
             false
+        }
+    }
+}
+
+/// Notes the tag of a starting process. Roots that had it before have ended with their trees.
+fn give_tag(roots: &mut Roots, index: usize, tag: u32) {
+    let starting = |root: &Root| root.phase == Phase::Starting && root.tag == tag;
+    while let Some(ended) = roots.find(starting) {
+        // Its last report is there, and is not read without its tag.
+        read_pipe(roots, ended, true, true);
+    }
+    roots.retire_tag(tag);
+    roots.at(index).tag = tag;
+}
+
+/// Reads what has come from processes that start, so that the tags of all that run their programs are known.
+pub fn read_starts(roots: &mut Roots, strict: bool) {
+    for index in roots.indices() {
+        if roots.get(index).phase == Phase::Starting {
+            read_pipe(roots, index, strict, false);
         }
     }
 }

@@ -607,7 +607,7 @@ fn is_final(error: &Error) -> bool {
 /// Returns the output of a command as it is read.
 fn output(channel: Arc<Channel>, number: u32, pieces: Pieces) -> ProgramOutput {
     let state = (channel, pieces, (0_u64, 0_u64), false);
-    Box::pin(stream::unfold(state, move |(channel, mut pieces, read, is_over)| async move {
+    let output = stream::unfold(state, move |(channel, mut pieces, read, is_over)| async move {
         if is_over {
             return None;
         }
@@ -624,7 +624,8 @@ fn output(channel: Arc<Channel>, number: u32, pieces: Pieces) -> ProgramOutput {
             Some(Piece::End(_)) => None,
             None => Some((Err(io::Error::other(lost())), (channel, pieces, read, true))),
         }
-    }))
+    });
+    Box::pin(output.fuse())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Cloudflare as users meet it, against a server of ours that speaks as both generations of the bridge do.
 
+mod channel;
 mod clients;
 mod code;
 mod commands;

@@ -1,7 +1,6 @@
 //! The behaviour suite over sandboxes of a server of ours that speaks as the bridge Worker does.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use backend_cloudflare::{CloudflareBackend, CloudflareConfig};
@@ -13,12 +12,8 @@ use sandbox_test_server::cloudflare::{CloudflareServer, Generation, KEY};
 const INPUT: &str =
     "input travels through a FIFO of the sandbox, which takes it for a command that has closed it";
 
-/// Runs the suite over a generation of the bridge, and without `cargo xtask test --full` these groups of it.
-pub(crate) fn run<const N: usize>(
-    name: &str,
-    generation: Generation,
-    groups: [&'static str; N],
-) -> ExitCode {
+/// The suite over a generation of the bridge.
+pub(crate) fn target(name: &str, generation: Generation) -> Target {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let python = std::env::var_os("SANDBOX_TEST_PYTHON").map(PathBuf::from);
@@ -29,13 +24,13 @@ pub(crate) fn run<const N: usize>(
     config.api_token = Some(Secret::new(KEY));
     config.base_url = Some(server.url());
     config.state_dir = Some(state.path().to_owned());
-    let target = Target::new(name, move || Arc::new(CloudflareBackend::new(config.clone())));
-    let target = of_cloudflare(target).part(groups, "left to `cargo xtask test --full`");
-    let target = target.exposes_this_host();
-    sandbox_conformance::main(match generation == Generation::Processes {
-        true => target.recorded(env!("CARGO_MANIFEST_DIR")),
-        false => target,
-    })
+    // All of it is there as long as there are backends.
+    let held = Arc::new((runtime, server, state));
+    let target = Target::new(name, move || {
+        let _held = &held;
+        Arc::new(CloudflareBackend::new(config.clone()))
+    });
+    of_cloudflare(target).exposes_this_host()
 }
 
 /// What the bridge does otherwise, by design.

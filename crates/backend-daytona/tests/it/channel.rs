@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
+use sandbox_conformance::channel::{is_over_channel, use_channel};
 use sandbox_core::{
     ByteRange, CommandEvent, Error, ErrorKind, FailureKind, OutputStream, Sandbox, WriteOptions,
 };
@@ -10,19 +11,9 @@ use sandbox_test_server::Fault;
 
 use crate::Fixture;
 
-/// Runs a command, and returns true when it was started by the program of the channel.
-async fn is_over_channel(sandbox: &Sandbox) -> bool {
-    let line = "tr '\\0' '\\n' </proc/$PPID/cmdline | sed -n 2p";
-    sandbox.commands().run(line).await.expect("a command").stdout == "-ESBc\n"
-}
-
 /// Uses a sandbox until its commands go over the channel.
 async fn over_channel(sandbox: &Sandbox) {
-    let started = Instant::now();
-    while !is_over_channel(sandbox).await {
-        assert!(started.elapsed() < Duration::from_secs(20), "no channel was opened");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    use_channel(sandbox).await.expect("a channel");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,7 +133,7 @@ async fn a_sandbox_whose_python_does_not_work_has_commands_of_sessions() {
         assert_eq!(done.stdout, format!("{number}\n"));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(!is_over_channel(&sandbox).await);
+    assert!(!is_over_channel(&sandbox).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,12 +179,12 @@ async fn files_of_every_size_are_exact_and_large_ones_leave_nothing_beside_them(
     let sandbox = f.sandbox().await;
     let files = sandbox.files();
     let bytes: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
-    for is_over_channel in [false, true] {
-        if is_over_channel {
+    for has_channel in [false, true] {
+        if has_channel {
             over_channel(&sandbox).await;
         }
         for size in [0, 1, 65_535, 65_536, 65_537, 1 << 20, 3_000_000] {
-            let place = format!("new {is_over_channel}/it's {size}");
+            let place = format!("new {has_channel}/it's {size}");
             files.write(&place, bytes[..size].to_vec()).await.unwrap();
             assert!(files.read(&place).await.unwrap() == bytes[..size], "{size}");
             let range = ByteRange { offset: 3, length: Some(66_000) };

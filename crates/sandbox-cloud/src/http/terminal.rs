@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::stream::FusedStream;
+use futures_util::{StreamExt as _, stream};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::websocket::{SocketMessage, SocketReceiver, SocketSender};
@@ -27,7 +28,7 @@ pub enum TerminalText {
 pub fn terminal_output(
     mut receiver: SocketReceiver,
     mut meaning: impl FnMut(String) -> TerminalText + Send + 'static,
-) -> impl Stream<Item = Bytes> + Send + 'static {
+) -> impl FusedStream<Item = Bytes> + Send + 'static {
     let (sender, queue) = mpsc::unbounded_channel::<Bytes>();
     let waiting = Arc::new(Semaphore::new(MAX_WAITING));
     let room = Arc::clone(&waiting);
@@ -54,12 +55,12 @@ pub fn terminal_output(
             }
         }
     });
-    stream::unfold(Some((queue, waiting)), |state| async move {
-        let (mut queue, waiting) = state?;
+    let output = stream::unfold((queue, waiting), |(mut queue, waiting)| async move {
         let data = queue.recv().await?;
         waiting.add_permits(data.len());
-        Some((data, Some((queue, waiting))))
-    })
+        Some((data, (queue, waiting)))
+    });
+    output.fuse()
 }
 
 /// Returns a sender whose messages are typed on a terminal, each in one piece. The connection is closed when the sender is

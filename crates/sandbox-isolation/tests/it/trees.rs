@@ -39,6 +39,26 @@ async fn killing_a_tree_takes_its_daemons_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_tree_that_has_ended_is_not_confused_with_a_later_one() {
+    for spec in [CellSpec::strict(), CellSpec::off()] {
+        let cell = cell(&spec).await;
+        // The kernel gives the number of an ended namespace to the next one.
+        let (ended, _) = start_until_line(&cell, shell("echo ready")).await;
+        ended.wait().await.unwrap();
+        let later = unique_sleep();
+        let (bystander, _) =
+            start_until_line(&cell, shell(&format!("sleep {later} & echo ready; wait"))).await;
+        let sleeps = || processes_with(&format!("sleep\0{later}")).len() == 1;
+        eventually(Duration::from_secs(5), "the later tree is complete", sleeps).await;
+        // Nothing of it is alive, which for a signal is an error.
+        ended.root().signal_tree(15).await.unwrap_err();
+        assert!(!ended.kill_tree().await.unwrap(), "{:?}", spec.isolation);
+        assert!(sleeps(), "{:?}", spec.isolation);
+        bystander.kill_tree().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_tree_that_dies_slowly_does_not_affect_the_others() {
     let cell = strict_cell().await;
     let (ours, other) = (unique_sleep(), unique_sleep());

@@ -100,6 +100,14 @@ impl Registry {
         Ok(cell)
     }
 
+    /// Returns the number of bytes after which a stream breaks, when it is to break.
+    fn cut(&self, what: &str) -> usize {
+        match self.faults.take("", what, |fault| matches!(fault, Fault::Cut(_))) {
+            Some(Fault::Cut(bytes)) => bytes,
+            _ => usize::MAX,
+        }
+    }
+
     /// Returns the container of an id if it runs (`lookupContainer`).
     pub(crate) async fn running(&self, id: &str) -> Option<Sandbox> {
         self.all.lock().await.get(id).cloned()

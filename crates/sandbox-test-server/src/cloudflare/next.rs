@@ -24,7 +24,6 @@ use super::bridge::Shared;
 use super::stable::{argv, cwd};
 use super::terminals::{self, exit};
 use super::{Registry, error};
-use crate::faults::Fault;
 
 /// The processes of all containers.
 #[derive(Debug, Default)]
@@ -278,11 +277,7 @@ async fn logs(
     let end = process.log.lock().unwrap_or_else(PoisonError::into_inner).len();
     let since = query.get("since").and_then(|text| text.parse::<usize>().ok());
     let at = since.unwrap_or(if is_set("replay") { 0 } else { end });
-    let cut = registry.faults.take("", "logs", |fault| matches!(fault, Fault::Cut(_)));
-    let left = match cut {
-        Some(Fault::Cut(bytes)) => bytes,
-        _ => usize::MAX,
-    };
+    let left = registry.cut("logs");
     let changed = process.changed.subscribe();
     let follow = is_set("follow");
     let following = Following { process, changed, at, follow, left, is_over: false };

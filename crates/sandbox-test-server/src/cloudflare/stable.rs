@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use super::bridge::{Shared, within_workspace};
 use super::terminals::{resize_of, size, typing};
 use super::{Registry, error};
-use crate::faults::Fault;
 
 pub(super) fn routes() -> Router<Arc<Registry>> {
     Router::new()
@@ -99,11 +98,7 @@ async fn exec(
         Ok(command) => command,
         Err(refused) => return refused,
     };
-    let cut = registry.faults.take("", "exec", |fault| matches!(fault, Fault::Cut(_)));
-    let left = match cut {
-        Some(Fault::Cut(bytes)) => bytes,
-        _ => usize::MAX,
-    };
+    let left = registry.cut("exec");
     let events = stream::unfold((Some(command.events), left), |(events, left)| async move {
         let mut events = events?;
         if left == 0 {
@@ -197,14 +192,15 @@ async fn pty(
         Ok(shell) => {
             let session = query.get("session").cloned().unwrap_or_else(|| random_hex(8));
             registry.terminals.add_session(&id, &session, Arc::clone(&shell.control));
-            upgrade.on_upgrade(move |socket| serve(socket, shell))
+            let cut = registry.cut("pty");
+            upgrade.on_upgrade(move |socket| serve(socket, shell, cut))
         }
         Err(failed) => error(502, &format!("terminal failed: {failed}"), "exec_transport_error"),
     }
 }
 
 /// Passes a terminal on: bytes both ways, and messages about it as text.
-async fn serve(mut socket: WebSocket, shell: Command) {
+async fn serve(mut socket: WebSocket, shell: Command, mut left: usize) {
     let (control, mut events) = (Arc::clone(&shell.control), shell.events);
     let keys = typing(&control);
     let ready = json!({"type": "ready"}).to_string();
@@ -215,6 +211,10 @@ async fn serve(mut socket: WebSocket, shell: Command) {
         tokio::select! {
             event = events.next() => match event {
                 Some(CommandEvent::Output { data, .. }) => {
+                    if left < data.len() {
+                        break;
+                    }
+                    left -= data.len();
                     if socket.send(Message::Binary(data)).await.is_err() {
                         break;
                     }

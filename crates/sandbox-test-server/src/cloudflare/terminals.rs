@@ -265,11 +265,12 @@ pub(super) async fn connect(
         let _ = program.control.0.resize(size(&query)).await;
     }
     let at = query.get("cursor").and_then(|text| text.parse().ok()).unwrap_or(0);
-    upgrade.on_upgrade(move |socket| serve(socket, program, at))
+    let cut = registry.cut("terminal");
+    upgrade.on_upgrade(move |socket| serve(socket, program, at, cut))
 }
 
 /// Sends each piece of output as its announcement and one binary message, from a place on, and passes input on.
-async fn serve(mut socket: WebSocket, program: Arc<Program>, mut at: usize) {
+async fn serve(mut socket: WebSocket, program: Arc<Program>, mut at: usize, mut left: usize) {
     let keys = typing(&program.control.0);
     let mut changed = program.changed.subscribe();
     let ready = json!({"type": "ready", "cursor": at.to_string()}).to_string();
@@ -288,6 +289,10 @@ async fn serve(mut socket: WebSocket, program: Arc<Program>, mut at: usize) {
             let chunk =
                 json!({"type": "chunk", "cursor": at.to_string(), "byteLength": data.len()});
             let sent = socket.send(Message::Text(chunk.to_string().into())).await;
+            if left < data.len() {
+                return;
+            }
+            left -= data.len();
             if sent.is_err() || socket.send(Message::Binary(data)).await.is_err() {
                 return;
             }
