@@ -5,6 +5,7 @@
 //! a tag that daemons cannot drop. A process whose tag is unreadable, or belongs to no root, is treated as hostile and
 //! killed with the first tree that is killed.
 
+use crate::exit_events::read_starts;
 use crate::processes;
 use crate::roots::{Phase, Roots};
 use crate::sys::{self, EBUSY, EINTR, ESRCH, Result};
@@ -133,7 +134,12 @@ fn kill_round(
 ) -> Result<Round> {
     let mut round = Round { killed: 0, new: 0 };
     processes::for_each(|pid| {
-        if pid != 1 && !is_spared(roots, pid, victim, victim_tag) {
+        if pid == 1 || is_spared(roots, pid, victim, victim_tag) {
+            return;
+        }
+        // It may belong to a program that has started meanwhile: its tag is sent before the program runs.
+        read_starts(roots, true);
+        if !is_spared(roots, pid, victim, victim_tag) {
             let _ = sys::kill(pid, sys::SIGKILL);
             round.killed += 1;
             round.new += u32::from(killed_pids.add(pid));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_isolation::{CellSpec, ExitStatus};
+use sandbox_isolation::{CellSpec, ExitStatus, SpawnSpec};
 
 use crate::support::{
     cell, eventually, output, processes_with, python, shell, start_until_line, strict_cell,
@@ -12,6 +12,17 @@ use crate::support::{
 /// Leaves a daemon behind: its parents are dead, its session is its own.
 fn daemon(seconds: &str) -> String {
     format!("(setsid sh -c 'setsid sleep {seconds} </dev/null >/dev/null 2>&1 &' &) ; ")
+}
+
+/// A program that says `ready`, and whose death takes a while: freeing small pages is slow in the kernel.
+fn slow_to_die(mebibytes: u32, mark: &str) -> SpawnSpec {
+    python(&format!(
+        "import mmap, os, time\n\
+         memory = mmap.mmap(-1, {mebibytes} << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+         memory.madvise(mmap.MADV_NOHUGEPAGE)\n\
+         for at in range(0, len(memory), 4096): memory[at] = 1\n\
+         print('ready', flush=True); time.sleep(100)  # {mark}"
+    ))
 }
 
 #[tokio::test]
@@ -64,15 +75,7 @@ async fn a_tree_that_dies_slowly_does_not_affect_the_others() {
     let (ours, other) = (unique_sleep(), unique_sleep());
     let (bystander, _) =
         start_until_line(&cell, shell(&format!("echo ready; exec sleep {other}"))).await;
-    // Freeing small pages is slow in the kernel.
-    let script = format!(
-        "import mmap, os, time\n\
-         memory = mmap.mmap(-1, 800 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
-         memory.madvise(mmap.MADV_NOHUGEPAGE)\n\
-         for at in range(0, len(memory), 4096): memory[at] = 1\n\
-         print('ready', flush=True); time.sleep(100)  # {ours}"
-    );
-    let (victim, _) = start_until_line(&cell, python(&script)).await;
+    let (victim, _) = start_until_line(&cell, slow_to_die(800, &ours)).await;
     assert!(!victim.kill_tree().await.unwrap(), "nothing but the tree was killed");
     assert_eq!(processes_with(&ours), [] as [u32; 0]);
     assert_eq!(victim.wait().await.unwrap().status, ExitStatus::Signal(9));

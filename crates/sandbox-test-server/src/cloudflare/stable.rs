@@ -18,7 +18,7 @@ use sandbox_core::{Command, CommandEvent, OutputStream, random_hex};
 use serde_json::{Value, json};
 
 use super::bridge::{Shared, within_workspace};
-use super::terminals::{resize_of, size, typing};
+use super::terminals::{close, resize_of, size, typing};
 use super::{Registry, error};
 
 pub(super) fn routes() -> Router<Arc<Registry>> {
@@ -222,8 +222,7 @@ async fn serve(mut socket: WebSocket, shell: Command, mut left: usize) {
                 Some(CommandEvent::Finished(outcome)) => {
                     let exit = json!({"type": "exit", "code": outcome.exit_code}).to_string();
                     let _ = socket.send(Message::Text(exit.into())).await;
-                    let _ = socket.send(Message::Close(None)).await;
-                    return;
+                    return close(socket).await;
                 }
                 Some(_) => {}
                 None => return,

@@ -269,6 +269,14 @@ pub(super) async fn connect(
     upgrade.on_upgrade(move |socket| serve(socket, program, at, cut))
 }
 
+/// Closes the connection of a terminal that has ended.
+pub(super) async fn close(mut socket: WebSocket) {
+    let _ = socket.send(Message::Close(None)).await;
+    // A connection that is dropped with input that was not read loses output that is on its way.
+    let answer = async { while let Some(Ok(_)) = socket.next().await {} };
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, answer).await;
+}
+
 /// Sends each piece of output as its announcement and one binary message, from a place on, and passes input on.
 async fn serve(mut socket: WebSocket, program: Arc<Program>, mut at: usize, mut left: usize) {
     let keys = typing(&program.control.0);
@@ -301,11 +309,7 @@ async fn serve(mut socket: WebSocket, program: Arc<Program>, mut at: usize, mut 
         if let Some(outcome) = outcome {
             let end = json!({"type": "exit", "cursor": at.to_string(), "exit": exit(&outcome)});
             let _ = socket.send(Message::Text(end.to_string().into())).await;
-            let _ = socket.send(Message::Close(None)).await;
-            // A connection that is dropped with input that was not read loses output that is on its way.
-            let answer = async { while let Some(Ok(_)) = socket.next().await {} };
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, answer).await;
-            return;
+            return close(socket).await;
         }
         tokio::select! {
             _ = changed.changed() => {}
