@@ -38,7 +38,7 @@ pub(super) async fn unpack(
         if output.status != 0 {
             return Err(failed(&target, &output));
         }
-        files.ask(&target, "merge", &[&staged]).await.map(drop)
+        files.act(&target, "merge", &[&staged]).await
     };
     let unpacked = unpacked.await;
     guard.finish(unpacked.is_ok()).await;

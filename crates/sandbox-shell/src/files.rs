@@ -159,6 +159,15 @@ impl ShellFiles {
         if output.status == 0 { Ok(output) } else { Err(failed(target, &output)) }
     }
 
+    /// Runs an operation that prints nothing.
+    pub(super) async fn act(&self, target: &Target, verb: &str, further: &[&str]) -> Result<()> {
+        let path = argument(target);
+        let mut arguments = vec![verb, &path];
+        arguments.extend(further);
+        let output = self.shell.run_quiet(FILES, &arguments).await?;
+        if output.status == 0 { Ok(()) } else { Err(failed(target, &output)) }
+    }
+
     /// Starts an operation that answers with a stream, and waits for its first bytes.
     pub(super) async fn stream(
         &self,
@@ -211,7 +220,7 @@ impl ShellFiles {
     ) -> Result<u64> {
         let mode = format!("{:o}", options.mode.unwrap_or(DEFAULT_MODE));
         let staged = staging_name();
-        self.ask(target, "place", &[&mode, "no", yes(options.parents)]).await?;
+        self.act(target, "place", &[&mode, "no", yes(options.parents)]).await?;
         let above = text.rsplit_once('/').map_or("", |(above, _)| above);
         let guard = self.staging_guard(target, &staged, false);
         let written = async {
@@ -219,7 +228,7 @@ impl ShellFiles {
             let modified =
                 options.modified.map_or_else(|| "now".to_owned(), |time| time.to_string());
             let further = [staged.as_str(), &mode, &size.to_string(), &modified];
-            self.ask(target, "settle", &further).await.map(|_| size)
+            self.act(target, "settle", &further).await.map(|()| size)
         };
         let written = written.await;
         match written {
@@ -245,7 +254,7 @@ impl ShellFiles {
         let to = argument(&other);
         let mut arguments = vec![to.as_str()];
         arguments.extend(further);
-        self.ask(&target, verb, &arguments).await.map(drop)
+        self.act(&target, verb, &arguments).await
     }
 
     /// Returns the guard of a staged file. `created`: the directory of the target was created for it.
@@ -274,7 +283,7 @@ impl StagingGuard {
     /// Removes the staged file now, unless it was committed.
     pub(super) async fn finish(mut self, is_committed: bool) {
         if !is_committed && let Some([path, staged, created]) = &self.arguments {
-            let dropped = self.shell.run(FILES, &["drop", path, staged, created]).await;
+            let dropped = self.shell.run_quiet(FILES, &["drop", path, staged, created]).await;
             if let Err(error) = dropped {
                 tracing::debug!(%error, "a staged file may be left");
             }
@@ -291,7 +300,9 @@ impl Drop for StagingGuard {
             // An abandoned operation may create the file after the first attempt.
             for delay in [Duration::ZERO, RETRY_DELAY] {
                 sleep(delay).await;
-                if let Err(error) = shell.run(FILES, &["drop", &path, &staged, &created]).await {
+                if let Err(error) =
+                    shell.run_quiet(FILES, &["drop", &path, &staged, &created]).await
+                {
                     tracing::debug!(%error, "a staged file may be left");
                 }
             }
@@ -381,7 +392,7 @@ impl FileSystem for ShellFiles {
                 return Err(failed(&target, &output));
             }
             if !is_all && !options.append {
-                self.ask(&target, "commit", &[&staged]).await?;
+                self.act(&target, "commit", &[&staged]).await?;
             }
             Ok(written)
         };
@@ -427,14 +438,14 @@ impl FileSystem for ShellFiles {
         if !parents {
             target.must_have_name()?;
         }
-        self.ask(&target, "make", &[yes(parents)]).await.map(drop)
+        self.act(&target, "make", &[yes(parents)]).await
     }
 
     async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
         let target = self.target("remove_file", path)?;
         target.must_have_name()?;
-        let answer = self.ask(&target, "remove", &[yes(recursive)]).await;
-        answer.map(drop).map_err(with_removal_hint)
+        let removed = self.act(&target, "remove", &[yes(recursive)]).await;
+        removed.map_err(with_removal_hint)
     }
 
     async fn rename(&self, from: &str, to: &str) -> Result<()> {
@@ -444,7 +455,7 @@ impl FileSystem for ShellFiles {
     async fn set_mode(&self, path: &str, mode: u32) -> Result<()> {
         let target = self.target("set_file_mode", path)?;
         target.about.check_mode(mode)?;
-        self.ask(&target, "mode", &[&format!("{mode:o}")]).await.map(drop)
+        self.act(&target, "mode", &[&format!("{mode:o}")]).await
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<()> {

@@ -207,6 +207,15 @@ pub trait ShellHost: fmt::Debug + Send + Sync + 'static {
     /// As [`ShellHost::start`]; `ResourceExhausted` for output of more than 64 MiB.
     async fn run(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput>;
 
+    /// Runs a script as [`ShellHost::run`] does, where its status and its errors alone count. A host may have a way for such a
+    /// script that keeps its two outputs no longer apart: both are errors then.
+    ///
+    /// # Errors
+    /// As [`ShellHost::run`].
+    async fn run_quiet(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
+        self.run(script, arguments).await
+    }
+
     /// Runs a script with that input. Returns the size of the input too.
     ///
     /// # Errors

@@ -48,6 +48,15 @@ pub fn run(word: &str, input: &str, output: &str, script: &str, arguments: &[&st
     format!("exec {}", line(&words))
 }
 
+/// Returns the command line that runs a script whose outputs are text and need not be told apart, in place of the shell that
+/// reads the line.
+pub fn run_plain(script: &str, arguments: &[&str]) -> String {
+    let script = format!("LC_ALL=C; export LC_ALL\n{script}");
+    let mut words = vec![SHELL, "-c", &script, "sh"];
+    words.extend(arguments);
+    format!("exec {} </dev/null", line(&words))
+}
+
 /// Returns the command line of a session that starts a program. Variables are set by the shell itself, so that no list of
 /// processes shows them.
 ///
@@ -268,6 +277,12 @@ mod tests {
         let error = answer("test", "w", "sh: not found").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol);
         assert_eq!(answer("test", "w", "w base64\n").unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn plain_scripts_have_their_arguments_and_no_input() {
+        let (out, err) = shell(&run_plain("cat; echo \"$LC_ALL $1\" >&2", &["it's $x"]), "input");
+        assert_eq!((&*out, &*err), (&b""[..], &b"C it's $x\n"[..]));
     }
 
     #[test]
