@@ -285,8 +285,7 @@ impl ShellHost for Programs {
 
     async fn run_quiet(&self, script: &str, arguments: &[&str]) -> Result<ScriptOutput> {
         let operation = "tool";
-        // Such a script is one request and one process, which is no reason to open a channel.
-        if let Some(channel) = self.channel(0) {
+        if let Some(channel) = self.channel(ChannelUse::QuietScript) {
             return channel.run(script, arguments, None).await;
         }
         let line = text::run_plain(script, arguments);

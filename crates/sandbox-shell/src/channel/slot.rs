@@ -27,6 +27,8 @@ pub enum ChannelUse {
     Command,
     /// A script of ours, as for a verb of files.
     Script,
+    /// A script that prints nothing, and that the host runs as fast without a channel: no reason to open one.
+    QuietScript,
 }
 
 /// The use from which a channel is opened, with that of a command and of a script. A single command does without.
@@ -56,6 +58,7 @@ impl ChannelSlot {
         state.used = state.used.saturating_add(match used {
             ChannelUse::Command => COMMAND_USE,
             ChannelUse::Script => SCRIPT_USE,
+            ChannelUse::QuietScript => 0,
         });
         let opens =
             state.used >= WORTH_OPENING && !state.is_opening && state.failures < MAX_FAILURES;
