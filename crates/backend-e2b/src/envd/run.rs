@@ -127,7 +127,8 @@ impl Message {
 pub(super) type ProcessEvents = BoxStream<'static, Result<ProcessEvent>>;
 
 fn events(operation: &'static str, messages: Messages) -> ProcessEvents {
-    let all = typed::<Message>(operation, messages);
+    // Its end may be read more than once.
+    let all = typed::<Message>(operation, messages).fuse();
     Box::pin(all.filter_map(move |message| {
         std::future::ready(match message {
             Ok(message) => message.event(operation),
@@ -431,6 +432,16 @@ mod tests {
         assert_eq!(status(-1, false, "signal: segmentation fault (core dumped)"), 139);
         assert_eq!(status(-1, false, "signal: signal 34"), 162);
         assert_eq!(status(-1, false, "signal: new"), -1);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_events_can_be_read_again() {
+        let messages = stream::unfold(Some(()), |state| async move {
+            state.map(|()| (Ok(Bytes::from_static(b"{}")), None))
+        });
+        let mut events = events("test", Box::pin(messages));
+        assert!(events.next().await.is_none());
+        assert!(events.next().await.is_none());
     }
 
     #[tokio::test]
