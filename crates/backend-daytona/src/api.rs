@@ -23,10 +23,16 @@ impl Api {
         join(&self.account.api, segments)
     }
 
+    /// Sends a request whose answer is a sandbox.
+    async fn read_sandbox(&self, call: &CallContext, request: &Request) -> Result<Sandbox> {
+        let sandbox: Sandbox = self.client.json(call, request).await?;
+        Ok(sandbox.with_clock(self.client.clock()))
+    }
+
     /// `POST /sandbox`
     pub(crate) async fn create(&self, call: &CallContext, body: &Value) -> Result<Sandbox> {
         let request = Request::post("create", self.url(&["sandbox"])).json(body);
-        self.client.json(call, &request).await
+        self.read_sandbox(call, &request).await
     }
 
     /// `GET /sandbox/{id or name}`
@@ -36,7 +42,7 @@ impl Api {
         operation: &'static str,
         id: &str,
     ) -> Result<Sandbox> {
-        self.client.json(call, &Request::get(operation, self.url(&["sandbox", id]))).await
+        self.read_sandbox(call, &Request::get(operation, self.url(&["sandbox", id]))).await
     }
 
     /// `GET /sandbox/{id or name}`, or `None` where there is none.
@@ -70,7 +76,9 @@ impl Api {
                 request = request.query("cursor", cursor);
             }
             let page: Sandboxes = self.client.json(call, &request).await?;
-            Ok(Page { items: page.items, next: page.next_cursor })
+            let clock = self.client.clock();
+            let items = page.items.into_iter().map(|sandbox| sandbox.with_clock(clock));
+            Ok(Page { items: items.collect(), next: page.next_cursor })
         };
         all_pages(operation, page).await
     }
@@ -123,7 +131,7 @@ impl Api {
         size: &Value,
     ) -> Result<Sandbox> {
         let request = Request::post("create", self.url(&["sandbox", id, "resize"]));
-        self.client.json(call, &request.json(size).idempotent()).await
+        self.read_sandbox(call, &request.json(size).idempotent()).await
     }
 
     /// `GET /volumes/by-name/{name}`, or `None` where there is none.
@@ -194,7 +202,7 @@ impl Api {
     /// `POST /sandbox/{id}/fork`
     pub(crate) async fn fork(&self, call: &CallContext, id: &str, name: &str) -> Result<Sandbox> {
         let request = Request::post("fork", self.url(&["sandbox", id, "fork"]));
-        self.client.json(call, &request.json(&json!({"name": name}))).await
+        self.read_sandbox(call, &request.json(&json!({"name": name}))).await
     }
 
     /// `POST /sandbox/{id}/snapshot`

@@ -112,8 +112,8 @@ pub(crate) fn sandbox(sandbox: &Sandbox) -> SandboxInfo {
         id: format!("{variant}/{}", sandbox.id),
         variant,
         status: status(sandbox),
-        created_at: unix_time(sandbox.created_at.as_deref()).unwrap_or_else(unix_now),
-        end_at: unix_time(sandbox.auto_destroy_at.as_deref()),
+        created_at: sandbox.created.unwrap_or_else(unix_now),
+        end_at: sandbox.ends,
         name: Some(sandbox.name.clone()).filter(|name| !name.is_empty()),
         tags: tags(&sandbox.labels),
         resources: Some(ResourceConfig {

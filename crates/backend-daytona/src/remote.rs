@@ -11,7 +11,7 @@ use crate::client_factory::ApiFactory;
 use crate::describe::{self, has_ended};
 use crate::plan::minutes;
 use crate::programs::Programs;
-use crate::wire::{Sandbox, unix_time};
+use crate::wire::Sandbox;
 
 /// A sandbox and its life.
 pub(crate) type Handle = RemoteLifetime<RemoteSandbox>;
@@ -75,14 +75,14 @@ impl RemoteSandbox {
         connections: Connections,
     ) -> Result<()> {
         let sandbox = self.sandbox();
-        let created = unix_time(sandbox.created_at.as_deref()).unwrap_or_else(unix_now);
+        let created = sandbox.created.unwrap_or_else(unix_now);
         let age = Duration::try_from_secs_f64(unix_now() - created).unwrap_or_default();
         let minutes = minutes(age.saturating_add(lifetime)).max(1);
         let api = self.factory.api_over(operation, connections)?;
         api.set_ttl(&CallContext::new(), operation, &sandbox.id, minutes).await?;
         let mut state = self.state();
         state.expires_at = Some(created + minutes as f64 * 60.0);
-        state.sandbox.auto_destroy_at = None;
+        state.sandbox.ends = None;
         Ok(())
     }
 }
@@ -95,7 +95,7 @@ impl Remote for RemoteSandbox {
 
     fn expires_at(&self) -> Option<f64> {
         let state = self.state();
-        state.expires_at.or_else(|| unix_time(state.sandbox.auto_destroy_at.as_deref()))
+        state.expires_at.or(state.sandbox.ends)
     }
 
     async fn delete(&self, operation: &'static str, connections: Connections) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sandbox_cloud::http::ServiceClock;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -33,6 +34,20 @@ pub(crate) struct Sandbox {
     pub(crate) auto_destroy_at: Option<String>,
     pub(crate) auto_stop_interval: Option<f64>,
     pub(crate) toolbox_proxy_url: Option<String>,
+    /// When it was created and when the provider ends it, in unix seconds on the clock of this computer.
+    #[serde(skip)]
+    pub(crate) created: Option<f64>,
+    #[serde(skip)]
+    pub(crate) ends: Option<f64>,
+}
+
+impl Sandbox {
+    /// Reads the times of an answer, which are those of the service's clock.
+    pub(crate) fn with_clock(mut self, clock: &ServiceClock) -> Self {
+        let local = |text: &Option<String>| unix_time(text.as_deref()).map(|t| clock.to_local(t));
+        (self.created, self.ends) = (local(&self.created_at), local(&self.auto_destroy_at));
+        self
+    }
 }
 
 /// A page of sandboxes.

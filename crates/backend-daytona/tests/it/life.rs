@@ -2,12 +2,36 @@
 
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use futures_util::StreamExt as _;
 use sandbox_core::{CallContext, CommandEvent, ErrorKind, Sandbox, SandboxStatus};
 use sandbox_test_server::daytona::Options;
 use serde_json::json;
 
 use crate::{Fixture, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_may_differ_by_hours() {
+    for hours in [-5, 5] {
+        let options = Options { clock_ahead: TimeDelta::hours(hours), ..Options::default() };
+        let f = Fixture::with(options, |_| ()).await;
+        let sandbox = f.sandbox().await;
+        assert_eq!(sandbox.commands().run("echo on").await.unwrap().stdout, "on\n", "{hours}");
+        let left = sandbox.info().remaining_time().unwrap().as_secs();
+        assert!((590..=600).contains(&left), "{hours}: {left}");
+        let (call, id) = (CallContext::new(), sandbox.id().parse().unwrap());
+        let later = f.elsewhere().attach(&call, &id).await.unwrap();
+        let left = later.info().remaining_time().unwrap().as_secs();
+        assert!((590..=600).contains(&left), "{hours}: {left}");
+        // The provider counts from the creation.
+        later.life().set_lifetime(&call, Duration::from_secs(1200)).await.unwrap();
+        let set = f.server.served.noted().pop().unwrap().path;
+        assert!(set.ends_with("/ttl/20") || set.ends_with("/ttl/21"), "{hours}: {set}");
+        let left = later.info().remaining_time().unwrap().as_secs();
+        assert!((1190..=1260).contains(&left), "{hours}: {left}");
+        sandbox.terminate().await.unwrap();
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_stays_is_attached_to_and_ends_when_it_was_asked_for() {

@@ -9,6 +9,7 @@ use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::clock::ServiceClock;
 use super::error::ErrorRules;
 use super::request::Request;
 use super::response::{Response, StreamingResponse, malformed};
@@ -71,11 +72,17 @@ pub struct Client<A> {
     pub(crate) http: reqwest::Client,
     pub(crate) service: Arc<Service>,
     pub(crate) auth: A,
+    pub(crate) clock: Arc<ServiceClock>,
 }
 
 impl<A> Client<A> {
     pub(crate) fn new(http: reqwest::Client, service: Service, auth: A) -> Self {
-        Self { http, service: Arc::new(service), auth }
+        Self { http, service: Arc::new(service), auth, clock: Arc::default() }
+    }
+
+    /// Returns the clock of the service, as its last answer to this client told it.
+    pub fn clock(&self) -> &ServiceClock {
+        &self.clock
     }
 
     /// Returns what adds the credentials.

@@ -28,6 +28,7 @@
 //! ```
 
 mod client;
+mod clock;
 mod endpoint;
 mod error;
 mod events;
@@ -44,6 +45,7 @@ pub mod tls;
 pub mod websocket;
 
 pub use client::{Client, Service};
+pub use clock::ServiceClock;
 pub use endpoint::{is_loopback, join, parse_endpoint};
 pub use error::{ErrorRules, Hint, Meaning, clean};
 pub use events::{ServerEvent, lines, server_events};

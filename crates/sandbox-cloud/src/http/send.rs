@@ -152,6 +152,7 @@ impl<A: Auth> Client<A> {
             Err(_) => return Err(no_answer(operation, request, is_safe)),
         };
         let (status, headers) = (response.status(), response.headers().clone());
+        self.clock.note(&headers);
         if !status.is_success() {
             let body = read(rules, operation, response, MAX_ERROR_BODY, false);
             let body = tokio::time::timeout(left, body).await.ok().and_then(Result::ok);

@@ -17,6 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::HeaderValue;
+use axum::http::header::DATE;
+use axum::middleware::map_response;
+use axum::response::Response;
+use chrono::{TimeDelta, Utc};
 
 use self::sandboxes::Registry;
 use crate::faults::Faults;
@@ -38,11 +43,14 @@ pub struct Options {
     pub start_time: Duration,
     /// Time that is a minute to the server's own expiries.
     pub minute: Duration,
+    /// How far its clock is ahead of that of this computer.
+    pub clock_ahead: TimeDelta,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { start_time: Duration::from_millis(30), minute: Duration::from_secs(60) }
+        let (start_time, minute) = (Duration::from_millis(30), Duration::from_secs(60));
+        Self { start_time, minute, clock_ahead: TimeDelta::zero() }
     }
 }
 
@@ -67,7 +75,8 @@ impl DaytonaServer {
             shared.set_address(address);
             let api = api::routes(Arc::clone(&shared));
             let toolbox = toolbox::routes(Arc::clone(&shared));
-            Router::new().nest("/api", api).nest("/toolbox", toolbox)
+            let app = Router::new().nest("/api", api).nest("/toolbox", toolbox);
+            app.layer(map_response(move |response| dated(response, options.clock_ahead)))
         });
         Ok(Self { served: served.await?, registry })
     }
@@ -91,4 +100,13 @@ impl DaytonaServer {
     pub async fn destroy(&self, id: &str) {
         self.registry.destroy(id).await;
     }
+}
+
+/// Tells the time of the server, as the HTTP servers of providers do.
+async fn dated(mut response: Response, ahead: TimeDelta) -> Response {
+    let now = (Utc::now() + ahead).format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    if let Ok(now) = HeaderValue::try_from(now) {
+        response.headers_mut().insert(DATE, now);
+    }
+    response
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use sandbox_core::{Backend, Mount, NetworkPolicy, Sandbox, random_hex};
 use serde_json::{Map, Value, json};
 
@@ -43,6 +43,8 @@ pub(crate) struct Entry {
     pub(crate) id: String,
     pub(crate) name: String,
     created_at: DateTime<Utc>,
+    /// How far the clock of the server is ahead.
+    clock_ahead: TimeDelta,
     state: Mutex<State>,
     cell: OnceLock<Sandbox>,
     pub(crate) sessions: Sessions,
@@ -170,7 +172,7 @@ impl Entry {
 
     fn set_ttl(&self, minutes: u64, minute: Duration) {
         let left = minute.saturating_mul(u32::try_from(minutes).unwrap_or(u32::MAX));
-        let age = (Utc::now() - self.created_at).to_std().unwrap_or_default();
+        let age = (Utc::now() + self.clock_ahead - self.created_at).to_std().unwrap_or_default();
         let at = self.created_at + chrono::Duration::minutes(minutes.cast_signed());
         self.state().expires =
             (minutes > 0).then(|| (Instant::now() + left.saturating_sub(age), at));
@@ -235,7 +237,8 @@ impl Registry {
         let entry = Arc::new(Entry {
             id: id.clone(),
             name: name.clone(),
-            created_at: Utc::now(),
+            created_at: Utc::now() + self.options.clock_ahead,
+            clock_ahead: self.options.clock_ahead,
             state: Mutex::new(State {
                 name: if has_build { "pending_build" } else { "creating" },
                 body,
