@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use prost::Message;
-use sandbox_cloud::http::retry_by_effect;
+use sandbox_cloud::http::{ServiceClock, retry_by_effect};
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Secret, Tags, random_hex};
 use tokio::time::timeout;
 use tonic::metadata::MetadataValue;
@@ -16,6 +16,7 @@ use crate::account::Account;
 use crate::auth::{TokenCache, add_account, add_secret};
 use crate::channel::{server_streaming, unary};
 use crate::config::Generation;
+use crate::describe::with_clock;
 use crate::error;
 use crate::wire::{self, method};
 
@@ -33,6 +34,8 @@ pub(crate) struct Api {
     pub(crate) account: Account,
     pub(crate) tokens: Arc<TokenCache>,
     pub(crate) request_timeout: Duration,
+    /// The clock of the service.
+    pub(crate) clock: Arc<ServiceClock>,
 }
 
 /// One kind of call.
@@ -143,7 +146,12 @@ impl Api {
         let request = self.request(call, method, request.clone(), key).await?;
         let limit = limit(call, method.timeout);
         let answer = timeout(limit, unary(&self.channel, method.path, request)).await;
-        Ok(answer.unwrap_or_else(|_| Err(Status::deadline_exceeded(""))))
+        let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("")));
+        Ok(answer.map(|answer| {
+            let (metadata, message, _) = answer.into_parts();
+            self.clock.note(&metadata.into_headers());
+            message
+        }))
     }
 
     /// Adds what calls carry.
@@ -437,6 +445,8 @@ impl Api {
     }
 
     /// Lists the sandboxes of an app that have not ended, of both generations, newest first.
+    ///
+    /// Times are those of the clock of this computer.
     pub(crate) async fn list(
         &self,
         call: &CallContext,
@@ -457,7 +467,7 @@ impl Api {
             let page: wire::SandboxListResponse = self.call(call, method, &request).await?;
             let Some(last) = page.sandboxes.last() else { return Ok(all) };
             before_timestamp = last.created_at;
-            all.extend(page.sandboxes);
+            all.extend(page.sandboxes.into_iter().map(|listed| with_clock(listed, &self.clock)));
         }
         let message = format!("the service has more than {MAX_PAGES} pages of sandboxes");
         Err(Error::new(ErrorKind::Protocol, operation, message))

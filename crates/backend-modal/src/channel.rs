@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Request, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::error::NotConnected;
@@ -88,20 +88,19 @@ async fn connect(address: Uri, encryption: Option<TlsConnector>) -> io::Result<B
     Ok(Box::new(encryption.connect(name, stream).await?))
 }
 
-/// Makes a call with one answer.
+/// Makes a call with one answer, whose metadata is with it.
 pub(crate) async fn unary<Q, A>(
     channel: &Channel,
     path: &'static str,
     request: Request<Q>,
-) -> std::result::Result<A, Status>
+) -> std::result::Result<Response<A>, Status>
 where
     Q: Message + 'static,
     A: Message + Default + 'static,
 {
     let mut client = client(channel).await?;
     let codec = ProstCodec::<Q, A>::default();
-    let answer = client.unary(request, PathAndQuery::from_static(path), codec).await?;
-    Ok(answer.into_inner())
+    client.unary(request, PathAndQuery::from_static(path), codec).await
 }
 
 /// Makes a call whose answers are a stream.

@@ -44,7 +44,7 @@ impl ApiFactory {
         let account = Account::resolve(&self.config, &process_env)?;
         let channel = self.channel(&account.server)?;
         let (tokens, request_timeout) = (Arc::clone(&self.tokens), self.config.call_timeout());
-        Ok(Api { channel, account, tokens, request_timeout })
+        Ok(Api { channel, account, tokens, request_timeout, clock: Arc::default() })
     }
 
     /// Returns a channel to an address. Every runtime has its own, the background one too, and keeps it: a new channel takes as

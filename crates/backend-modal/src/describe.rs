@@ -1,5 +1,6 @@
 //! Sandboxes of the service as sandboxes of the core.
 
+use sandbox_cloud::http::ServiceClock;
 use sandbox_core::{
     EPHEMERAL, IsolationInfo, REUSE_KEY, ResourceConfig, SandboxInfo, SandboxStatus, SnapshotInfo,
     Tags, Variant, unix_now,
@@ -34,6 +35,16 @@ pub(crate) fn user_tags(all: &Tags) -> Tags {
 pub(crate) fn with_own_tags(all: &Tags, user: Tags) -> Tags {
     let own = all.iter().filter(|(name, _)| name.starts_with(OWN));
     own.map(|(name, value)| (name.clone(), value.clone())).chain(user).collect()
+}
+
+/// Reads the times of an answer, which are those of the service's clock.
+pub(crate) fn with_clock(mut listed: ListedSandbox, clock: &ServiceClock) -> ListedSandbox {
+    let task = listed.task_info.as_mut();
+    let of_task = task.map(|task| [&mut task.started_at, &mut task.finished_at]);
+    let times = of_task.into_iter().flatten().chain([&mut listed.created_at]);
+    // Zero is no time.
+    times.filter(|time| **time > 0.0).for_each(|time| *time = clock.to_local(*time));
+    listed
 }
 
 /// Returns the time at which the provider ends a sandbox, in unix seconds.

@@ -14,7 +14,7 @@ use sandbox_core::{CallContext, Error, ErrorKind, PtySize, Result, Secret, rando
 use tokio::io::{AsyncReadExt as _, AsyncWrite, DuplexStream};
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::api::Api;
 use crate::auth::add_secret;
@@ -197,7 +197,8 @@ impl Router {
         self.retry(operation, || async {
             let request = self.request(message.clone())?;
             let answer = timeout(limit, unary(&self.channel, path, request)).await;
-            Ok(answer.unwrap_or_else(|_| Err(Status::deadline_exceeded(""))))
+            let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("")));
+            Ok(answer.map(Response::into_inner))
         })
         .await
         .map_err(|status| self.failed(operation, &status))
@@ -349,7 +350,7 @@ impl Exec {
         loop {
             let request = self.router.request(message.clone())?;
             let answered = timeout(CALL_TIMEOUT, unary(&self.router.channel, path, request)).await;
-            let status = match answered {
+            let status = match answered.map(|answer| answer.map(Response::into_inner)) {
                 Ok(Ok(wire::TaskExecWaitResponse { exit_status: Some(status) })) => {
                     return Ok(status);
                 }

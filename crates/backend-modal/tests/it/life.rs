@@ -11,6 +11,23 @@ use crate::{Bench, call};
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clocks_may_differ_by_hours() {
+    for hours in [-5.0, 5.0] {
+        let bench = Bench::start();
+        *bench.service.state.clock_ahead.lock().unwrap() = hours * 3600.0;
+        let hour = Duration::from_secs(3600);
+        let sandbox = bench.builder().detached(hour).lifetime(hour).create().await.unwrap();
+        let id = sandbox.id().parse().unwrap();
+        let later = bench.another().attach(&call(), &id).await.unwrap();
+        let left = later.info().remaining_time().unwrap().as_secs();
+        assert!((3590..=3600).contains(&left), "{hours}: {left}");
+        let backend = bench.another();
+        let later = Sandbox::from_instance(backend, later);
+        assert_eq!(later.commands().run("echo on").await.unwrap().stdout, "on\n", "{hours}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn lists_have_every_page_and_the_tags_of_users() {
     let bench = Bench::start();
     let mut all = Vec::new();

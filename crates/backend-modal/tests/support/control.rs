@@ -346,12 +346,16 @@ async fn create_v2(
 
 /// Lists from the newest on, a page at a time.
 fn list(state: &State, asked: &SandboxListRequest) -> SandboxListResponse {
+    let clock_ahead = *state.clock_ahead.lock().unwrap();
     let all = state.all.lock().unwrap();
     let mut found: Vec<&Arc<Cell>> = all
         .values()
         .filter(|cell| asked.include_finished || cell.is_running())
         .filter(|cell| asked.app_id.is_empty() || cell.app_id == asked.app_id)
-        .filter(|cell| asked.before_timestamp == 0.0 || cell.created_at < asked.before_timestamp)
+        .filter(|cell| {
+            let before = asked.before_timestamp;
+            before == 0.0 || cell.created_at + clock_ahead < before
+        })
         .filter(|cell| {
             let tags = cell.tags.lock().unwrap();
             asked.tags.iter().all(|tag| tags.contains(tag))
@@ -359,19 +363,20 @@ fn list(state: &State, asked: &SandboxListRequest) -> SandboxListResponse {
         .collect();
     found.sort_by(|a, b| b.created_at.total_cmp(&a.created_at));
     SandboxListResponse {
-        sandboxes: found.into_iter().take(PAGE).map(|cell| listed(cell)).collect(),
+        sandboxes: found.into_iter().take(PAGE).map(|cell| listed(cell, clock_ahead)).collect(),
     }
 }
 
-fn listed(cell: &Cell) -> ListedSandbox {
+fn listed(cell: &Cell, clock_ahead: f64) -> ListedSandbox {
+    let created_at = cell.created_at + clock_ahead;
     let resources = cell.definition.resources.clone().unwrap_or_default();
     let value = |value| (value > 0).then_some(ResourceValue { value });
     ListedSandbox {
         id: cell.id.clone(),
-        created_at: cell.created_at,
+        created_at,
         task_info: Some(TaskInfo {
             id: cell.task_id.clone(),
-            started_at: cell.created_at,
+            started_at: created_at,
             result: Some(cell.result().unwrap_or_default()),
             ..TaskInfo::default()
         }),

@@ -67,6 +67,8 @@ pub(crate) struct State {
     pub(crate) faults: Mutex<Vec<Fault>>,
     /// The short-lived token of the account, and that of command routers.
     pub(crate) jwt: Mutex<String>,
+    /// Seconds by which the clock of the service is ahead.
+    pub(crate) clock_ahead: Mutex<f64>,
 }
 
 /// An image of the service.
@@ -128,6 +130,7 @@ impl Service {
             requests: Mutex::default(),
             faults: Mutex::default(),
             jwt: Mutex::new(new_jwt()),
+            clock_ahead: Mutex::default(),
         });
         let (stop, stopped) = std::sync::mpsc::channel();
         let serving = Arc::clone(&state);

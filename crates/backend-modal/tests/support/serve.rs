@@ -4,7 +4,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use chrono::{TimeDelta, Utc};
+use http::header::DATE;
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -59,13 +61,23 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Response<Body>
         _ => None,
     };
     let answered = match of_router {
-        true => router::answer(state, method, request, cut).await,
-        false => control::answer(state, method, request).await,
+        true => router::answer(Arc::clone(&state), method, request, cut).await,
+        false => control::answer(Arc::clone(&state), method, request).await,
     };
     match fault {
         Some(FaultKind::Lost) => Status::unavailable("the answer is lost").into_http(),
-        _ => answered,
+        _ => dated(&state, answered),
     }
+}
+
+/// Tells the time of the service.
+fn dated(state: &State, mut answered: Response<Body>) -> Response<Body> {
+    let ahead = TimeDelta::milliseconds((*state.clock_ahead.lock().unwrap() * 1e3) as i64);
+    let now = (Utc::now() + ahead).format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    if let Ok(now) = HeaderValue::try_from(now) {
+        answered.headers_mut().insert(DATE, now);
+    }
+    answered
 }
 
 fn take_fault(state: &State, method: &str) -> Option<FaultKind> {
