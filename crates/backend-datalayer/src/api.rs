@@ -109,7 +109,8 @@ impl Api {
         }
         let timeout = CREATE_TIMEOUT.max(self.endpoints().request_timeout);
         let request = Request::post("create", self.url(&["runtimes"])).json(&body).timeout(timeout);
-        Ok(self.client.json::<RuntimeResponse>(call, &request).await?.runtime)
+        let created = self.client.json::<RuntimeResponse>(call, &request).await?.runtime;
+        Ok(created.with_clock(self.client.clock()))
     }
 
     /// `GET runtimes`
@@ -119,7 +120,8 @@ impl Api {
         operation: &'static str,
     ) -> Result<Vec<Runtime>> {
         let url = self.url(&["runtimes"]);
-        Ok(self.get::<Runtimes>(call, operation, url).await?.runtimes)
+        let all = self.get::<Runtimes>(call, operation, url).await?.runtimes;
+        Ok(all.into_iter().map(|runtime| runtime.with_clock(self.client.clock())).collect())
     }
 
     /// `GET runtimes/{name}`
@@ -130,7 +132,8 @@ impl Api {
         name: &str,
     ) -> Result<Runtime> {
         let url = self.url(&["runtimes", name]);
-        Ok(self.get::<RuntimeResponse>(call, operation, url).await?.runtime)
+        let found = self.get::<RuntimeResponse>(call, operation, url).await?.runtime;
+        Ok(found.with_clock(self.client.clock()))
     }
 
     /// `DELETE runtimes/{name}`. A runtime that is gone already is a success.

@@ -1,5 +1,6 @@
 //! Answers of the services, in the forms of all their versions.
 
+use sandbox_cloud::http::ServiceClock;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value};
@@ -71,6 +72,14 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
+    /// Reads the times of an answer, which are those of the service's clock.
+    pub(crate) fn with_clock(mut self, clock: &ServiceClock) -> Self {
+        for time in [&mut self.started_at, &mut self.expired_at].into_iter().flatten() {
+            *time = clock.to_local(*time);
+        }
+        self
+    }
+
     /// Returns the name that requests have it by.
     pub(crate) fn name(&self) -> &str {
         self.runtime_name.as_deref().or(self.pod_name.as_deref()).unwrap_or_default()
@@ -237,6 +246,15 @@ mod tests {
             assert_eq!((runtime.started_at, runtime.expired_at), (Some(1000.5), Some(1600.0)));
         }
         serde_json::from_value::<Runtime>(json!({"burning_rate": "a lot"})).unwrap_err();
+    }
+
+    #[test]
+    fn times_are_read_on_the_clock_of_this_computer() {
+        let runtime = json!({"started_at": 1000.0, "expired_at": 1600.0});
+        let runtime: Runtime = serde_json::from_value(runtime).unwrap();
+        let clock = ServiceClock::ahead_of_service(3600.0);
+        let local = runtime.with_clock(&clock);
+        assert_eq!((local.started_at, local.expired_at), (Some(4600.0), Some(5200.0)));
     }
 
     #[test]

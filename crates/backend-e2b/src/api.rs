@@ -168,7 +168,8 @@ impl Api {
         operation: &'static str,
         id: &str,
     ) -> Result<Described> {
-        self.get(call, operation, self.url(&["sandboxes", id])).await
+        let found: Described = self.get(call, operation, self.url(&["sandboxes", id])).await?;
+        Ok(found.with_clock(self.client.clock()))
     }
 
     /// `GET v2/sandboxes`, one page, running and paused ones, with all of these entries in their metadata.
@@ -192,7 +193,9 @@ impl Api {
         }
         let response = self.client.send(call, &request).await?;
         let next = response.header("x-next-token").filter(|token| !token.is_empty());
-        Ok(Page { items: response.json()?, next: next.map(str::to_owned) })
+        let (items, clock) = (response.json::<Vec<Described>>()?, self.client.clock());
+        let items = items.into_iter().map(|found| found.with_clock(clock)).collect();
+        Ok(Page { items, next: next.map(str::to_owned) })
     }
 
     /// `GET v2/sandboxes`, all pages.

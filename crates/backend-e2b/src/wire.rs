@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
+use sandbox_cloud::http::ServiceClock;
 use sandbox_core::Secret;
 use serde::Deserialize;
 
@@ -48,6 +49,15 @@ pub(crate) struct Described {
 }
 
 impl Described {
+    /// Reads the times of an answer, which are those of the service's clock.
+    pub(crate) fn with_clock(mut self, clock: &ServiceClock) -> Self {
+        for time in [&mut self.started_at, &mut self.end_at].into_iter().flatten() {
+            let shift = TimeDelta::milliseconds((clock.to_local(0.0) * 1e3) as i64);
+            *time = time.checked_add_signed(shift).unwrap_or(*time);
+        }
+        self
+    }
+
     /// Returns true for a sandbox that is paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.state == "paused"
@@ -145,6 +155,15 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
+
+    #[test]
+    fn times_are_read_on_the_clock_of_this_computer() {
+        let found = r#"{"startedAt": "2026-01-02T03:04:05Z", "endAt": "2026-01-02T03:09:05Z"}"#;
+        let found: Described = serde_json::from_str(found).unwrap();
+        let local = found.with_clock(&ServiceClock::ahead_of_service(3600.0));
+        assert_eq!(local.started_at.unwrap().to_rfc3339(), "2026-01-02T04:04:05+00:00");
+        assert_eq!(local.end_at.unwrap().to_rfc3339(), "2026-01-02T04:09:05+00:00");
+    }
 
     #[test]
     fn nulls_and_unknown_fields_are_no_errors() {
