@@ -16,6 +16,10 @@ use crate::wire::{GenericResult, RpcRetryPolicy, RpcStatus, status};
 pub(crate) const LEFT_BEHIND: &str =
     "the sandbox could not be terminated and may cost money: `Sandbox::list()`";
 
+/// Hint for a service that does not answer.
+const ADDRESS_HINT: &str =
+    "look whether this computer has a network, and which address MODAL_SERVER_URL names";
+
 /// A connection that could not be opened, so that nothing was sent.
 #[derive(Debug)]
 pub(crate) struct NotConnected(pub(crate) io::Error);
@@ -56,10 +60,17 @@ pub(crate) fn parse(operation: &'static str, failed: &Status, secrets: &[Secret]
             "the service of Modal cannot be reached",
         )
         .with_retry(Retry::Temporary)
-        .with_hint(
-            "look whether this computer has a network, and which address MODAL_SERVER_URL names",
-        )
+        .with_hint(ADDRESS_HINT)
         .with_source(cause.to_string());
+    }
+    // No status of the service: what is there speaks no gRPC, or the connection broke.
+    if let Some(cause) = cause::<tonic::transport::Error>(failed) {
+        let message = "the connection to the service of Modal broke";
+        return Error::new(ErrorKind::Unavailable, operation, message)
+            .with_retry(Retry::Temporary)
+            .with_effect(Effect::Unknown)
+            .with_hint(ADDRESS_HINT)
+            .with_source(deepest(cause).to_string());
     }
     let wait = retry_after(failed);
     let text = clean(failed.message(), secrets);
@@ -107,6 +118,15 @@ pub(crate) fn parse(operation: &'static str, failed: &Status, secrets: &[Secret]
         Some(wait) => error.with_retry_after(wait),
         None => error,
     }
+}
+
+/// Returns the cause that has no other one.
+fn deepest<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    let mut error = error;
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error
 }
 
 /// Finds an error of a type among the causes of a status.

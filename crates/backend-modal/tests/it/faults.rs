@@ -1,5 +1,6 @@
 //! Faults of the service and of the connections to it.
 
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use sandbox_core::{ErrorKind, FailureKind, Secret};
@@ -21,6 +22,23 @@ async fn health_tells_what_is_missing_and_makes_nothing() {
     assert!(!health.usable, "{health:?}");
     assert!(health.detail.contains("cannot be reached"), "{health:?}");
     assert_eq!(bench.service.count("SandboxCreateV2"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_of_something_else_is_named() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>");
+            let _ = stream.read(&mut [0; 4096]);
+        }
+    });
+    let bench = Bench::start();
+    let elsewhere = bench.with(|config| config.server_url = Some(format!("http://{address}")));
+    let health = elsewhere.health(&call()).await.unwrap();
+    assert!(health.detail.contains("the connection to the service of Modal broke: "), "{health:?}");
+    assert!(health.fix.unwrap().contains("MODAL_SERVER_URL"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

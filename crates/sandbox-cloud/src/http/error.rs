@@ -93,7 +93,7 @@ impl ErrorRules {
             .with_effect(meaning.effect)
             .with_context("status", status.as_u16().to_string());
         // A page instead of an answer: the address is not that of the service.
-        let is_elsewhere = body.is_none() && matches!(status.as_u16(), 300..=399 | 404 | 405);
+        let is_elsewhere = body.is_none() && matches!(status.as_u16(), 300..=399 | 404 | 405 | 501);
         let hint = match is_elsewhere {
             true => Some(self.unreachable_hint),
             false => self.hint(operation, meaning.kind),
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_page_instead_of_an_answer_is_a_matter_of_the_address() {
-        for status in [302, 404, 405] {
+        for status in [302, 404, 405, 501] {
             let error = usual("list", status, "<html>Log in</html>");
             assert_eq!(error.hint(), Some(ErrorRules::DEFAULT.unreachable_hint), "{status}");
         }
