@@ -96,7 +96,14 @@ impl Api {
     /// `GET /health`, which needs no key and starts nothing.
     pub(crate) async fn health(&self, call: &CallContext) -> Result<()> {
         let url = join(&self.account.bridge, &["health"]);
-        self.client.send(call, &Request::get("health", url)).await.map(drop)
+        let answer: Value = self.client.json(call, &Request::get("health", url)).await?;
+        match answer["ok"] == true {
+            true => Ok(()),
+            false => {
+                let message = "the Worker does not say that it is up";
+                Err(Error::new(ErrorKind::Protocol, "health", message))
+            }
+        }
     }
 
     /// `GET /v1/pool/stats`, which needs the key and starts nothing.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sandbox_core::{CallContext, ErrorKind, Sandbox};
+use sandbox_test_server::Fault;
 use sandbox_test_server::cloudflare::Generation;
 use serde_json::json;
 
@@ -125,5 +126,11 @@ async fn health_starts_no_container() {
         let health = f.backend.health(&CallContext::new()).await.unwrap();
         assert!(health.usable, "{health:?}");
         assert!(f.server.alive().is_empty());
+        f.server.served.faults.add("GET", "/health", Fault::Answer(200, json!({}), vec![]), 1);
+        let health = f.backend.health(&CallContext::new()).await.unwrap();
+        assert!(
+            !health.usable && health.detail.contains("does not say that it is up"),
+            "{health:?}"
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+use reqwest::header::{HeaderMap, LOCATION};
 use reqwest::{StatusCode, Url};
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::clock::ServiceClock;
 use super::error::ErrorRules;
-use super::request::Request;
+use super::request::{Request, set_header};
 use super::response::{Response, StreamingResponse, malformed};
 use crate::Backoff;
 use crate::auth::Auth;
@@ -54,9 +54,7 @@ impl Service {
     /// # Errors
     /// `InvalidArgument` for a value that no header can have.
     pub fn header(mut self, name: &'static str, value: &str) -> Result<Self> {
-        let value = HeaderValue::try_from(value)
-            .map_err(|_| Error::invalid("header", format!("{name} cannot have that value")))?;
-        self.headers.insert(HeaderName::from_static(name), value);
+        set_header(&mut self.headers, name, value)?;
         Ok(self)
     }
 

@@ -103,9 +103,7 @@ impl Request {
     /// # Errors
     /// `InvalidArgument` for a value that no header can have.
     pub fn header(mut self, name: &'static str, value: &str) -> Result<Self> {
-        let value = HeaderValue::try_from(value)
-            .map_err(|_| Error::invalid("header", format!("{name} cannot have that value")))?;
-        self.headers.insert(HeaderName::from_static(name), value);
+        set_header(&mut self.headers, name, value)?;
         Ok(self)
     }
 
@@ -285,4 +283,15 @@ impl std::fmt::Debug for Once {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Once")
     }
+}
+
+/// Sets a header.
+///
+/// # Errors
+/// `InvalidArgument` for a value that no header can have.
+pub(crate) fn set_header(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<()> {
+    let value = HeaderValue::try_from(value)
+        .map_err(|_| Error::invalid("header", format!("{name} cannot have that value")))?;
+    headers.insert(HeaderName::from_static(name), value);
+    Ok(())
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use reqwest::Url;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
+use reqwest::header::{HeaderMap, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 use rustls::pki_types::ServerName;
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,6 +23,7 @@ use tokio_tungstenite::tungstenite::error::{ProtocolError, SubProtocolError};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::client::Client;
+use super::request::set_header;
 use super::tls;
 use crate::auth::Auth;
 
@@ -79,9 +80,7 @@ impl SocketRequest {
     /// # Errors
     /// `InvalidArgument` for a value that no header can have.
     pub fn header(mut self, name: &'static str, value: &str) -> Result<Self> {
-        let value = HeaderValue::try_from(value)
-            .map_err(|_| Error::invalid("header", format!("{name} cannot have that value")))?;
-        self.headers.insert(HeaderName::from_static(name), value);
+        set_header(&mut self.headers, name, value)?;
         Ok(self)
     }
 
