@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use chrono::Utc;
 use sandbox_cloud::{
     Cancellation, Connections, CreateGuard, CreateLocks, RemoteLifetime, create_or_find,
 };
@@ -125,6 +126,7 @@ async fn carry_out(
         template_id: plan.new.template.clone(),
         alias: connected.alias.clone(),
         envd_version: connected.envd_version.clone(),
+        started_at: Some(Utc::now()),
         metadata: Some(plan.new.metadata.clone()),
         state: "running".to_owned(),
         ..Described::default()

@@ -475,7 +475,9 @@ async fn written(into: &mut AgentWriter, bytes: &[u8]) -> io::Result<()> {
     into.flush().await
 }
 
-async fn read(connection: Arc<Connection>, mut from: AgentReader, rest: Bytes) {
+async fn read(connection: Arc<Connection>, from: AgentReader, rest: Bytes) {
+    // Its end may be read more than once.
+    let mut from: AgentReader = Box::pin(from.fuse());
     let mut frames = FrameReader::new();
     let why = listen(&connection, &mut frames, &mut from, rest).await;
     connection.close_because(why);
