@@ -17,6 +17,12 @@ use crate::wire::{Minted, RemoteProcess, RemoteTerminal, Tunnel};
 /// Time for a request that a container has to start for, and to transfer a file.
 const CONTAINER_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// The code of a read that failed for another reason than that there is no such file.
+const READ_FAILED: &str = "exec_transport_error";
+
+/// A file that no sandbox has.
+const NO_FILE: &str = "/workspace/.code-sandboxes-no-file";
+
 /// The generation of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Generation {
@@ -209,6 +215,23 @@ impl Api {
     ) -> Result<ByteStream> {
         let request = Request::get(operation, self.file(id, path)).timeout(CONTAINER_TIMEOUT);
         Ok(self.client.open(&CallContext::new(), &request).await?.into_bytes())
+    }
+
+    /// Starts the container of an id where it does not run, by asking for a file that is not there. Returns false where the
+    /// bridge cannot tell such a file from a failure.
+    ///
+    /// # Errors
+    /// What kept the container from starting.
+    pub(crate) async fn start_container(&self, operation: &'static str, id: &str) -> Result<bool> {
+        let request = Request::get(operation, self.file(id, NO_FILE))
+            .at_most_once()
+            .timeout(CONTAINER_TIMEOUT);
+        match self.client.send(&CallContext::new(), &request).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+            Err(error) if error.context().contains(&("code", READ_FAILED.to_owned())) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn file(&self, id: &str, path: &str) -> Url {

@@ -160,6 +160,7 @@ impl Backend for CloudflareBackend {
             directory: Some(cwd.clone()),
             env: spec.env.clone(),
             lost: false,
+            fresh: cwd == WORKSPACE,
         };
         // Before anything runs: a create that is killed leaves a container that is known.
         records.write(&id, &record);

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 use crate::api::{Api, Generation};
 use crate::client_factory::ApiFactory;
+use crate::create::WORKSPACE;
 use crate::error::{container_lost, lost};
 use crate::kept;
 use crate::output::{of_exec, of_process};
@@ -55,14 +56,20 @@ macro_rules! mark {
 /// The line of a container that was started again.
 const LOST: &[u8] = b"code-sandboxes: lost";
 
-/// Runs a program in a container that has lost nothing. Its arguments: a FIFO for the input or `-`, a note by which a later
-/// process finds the program or `-`, then the program.
-const GUARD: &str = concat!(
-    "[ -e ",
-    mark!(),
-    " ] || { echo 'code-sandboxes: lost' >&2; exit 0; }; fifo=$1; shift 2; ",
-    "[ \"$fifo\" = - ] || { mkfifo \"$fifo\" || exit 1; exec <>\"$fifo\"; }; exec \"$@\""
-);
+/// Runs a program. Its arguments: a FIFO for the input or `-`, a note by which a later process finds the program or `-`, then
+/// the program.
+macro_rules! start {
+    () => {
+        "fifo=$1; shift 2; [ \"$fifo\" = - ] || { mkfifo \"$fifo\" || exit 1; exec <>\"$fifo\"; }; exec \"$@\""
+    };
+}
+
+/// Runs a program in a container that has lost nothing.
+const GUARD: &str =
+    concat!("[ -e ", mark!(), " ] || { echo 'code-sandboxes: lost' >&2; exit 0; }; ", start!());
+
+/// Runs the first program in a container, which is marked.
+const FIRST: &str = concat!("[ -e ", mark!(), " ] || : >", mark!(), "; ", start!());
 
 /// Makes the working directory, and marks the container.
 const PREPARE: &str = concat!("mkdir -p -- \"$1\" && : >", mark!());
@@ -88,6 +95,8 @@ pub(crate) struct Programs {
     channel: ChannelSlot,
     /// The container was started again while this handle had it.
     lost: AtomicBool,
+    /// No program has run in the container.
+    fresh: AtomicBool,
     over: watch::Sender<bool>,
     own: Weak<Self>,
 }
@@ -100,7 +109,7 @@ pub(crate) enum Input {
 }
 
 impl Programs {
-    pub(crate) fn new(factory: &ApiFactory, id: &str, cwd: &str) -> Arc<Self> {
+    pub(crate) fn new(factory: &ApiFactory, id: &str, cwd: &str, fresh: bool) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             // Connections belong to one runtime, and these to the background.
             factory: factory.apart(),
@@ -111,6 +120,7 @@ impl Programs {
             cursors: Cursors::default(),
             channel: ChannelSlot::default(),
             lost: AtomicBool::new(false),
+            fresh: AtomicBool::new(fresh),
             over: watch::Sender::new(false),
             own: Weak::clone(own),
         })
@@ -149,7 +159,7 @@ impl Programs {
         self.own.upgrade().ok_or_else(|| self.lost("command"))
     }
 
-    /// Starts the container, makes the working directory and marks the container as known.
+    /// Starts the container and makes the working directory. The container is marked as known, or by its first program.
     ///
     /// # Errors
     /// `InvalidArgument` for a directory that cannot be made; what kept the container from starting.
@@ -157,6 +167,9 @@ impl Programs {
         let own = self.own()?;
         let made = background(async move {
             let cwd = own.cwd.clone();
+            if cwd == WORKSPACE && own.api(operation)?.start_container(operation, &own.id).await? {
+                return Ok(ScriptOutput::default());
+            }
             own.run_script(operation, Input::Nothing, PREPARE.to_owned(), vec![cwd], false).await
         });
         let made = made.await??;
@@ -188,9 +201,34 @@ impl Programs {
             self.channel.close();
             tracing::warn!(id = self.id, "the container was started again, and has lost its files");
             self.lost.store(true, Ordering::SeqCst);
-            self.records.change(&self.id, &SandboxRecord::default(), |record| record.lost = true);
+            let is_fresh = self.cwd == WORKSPACE;
+            self.fresh.store(is_fresh, Ordering::SeqCst);
+            self.records.change_known(&self.id, |record| {
+                (record.lost, record.fresh) = (true, is_fresh);
+            });
             self.prepare(operation).await.err().unwrap_or_else(|| container_lost(operation))
         })
+    }
+
+    /// Returns the script that runs a program in the container.
+    fn guard(&self) -> &'static str {
+        if !self.fresh.load(Ordering::SeqCst) {
+            return GUARD;
+        }
+        // Another process may have run one meanwhile.
+        let is_fresh = self.records.read(&self.id).is_none_or(|record| record.fresh);
+        self.fresh.store(is_fresh, Ordering::SeqCst);
+        if is_fresh { FIRST } else { GUARD }
+    }
+
+    /// Takes note that the container is marked: a program has run.
+    fn note_mark(&self) {
+        if self.fresh.swap(false, Ordering::SeqCst) {
+            let (records, id) = (self.records.clone(), self.id.clone());
+            background_runtime::spawn(async move {
+                records.change_known(&id, |record| record.fresh = false);
+            });
+        }
     }
 
     /// Runs a program without a shell of ours around it.
@@ -229,7 +267,7 @@ impl Programs {
             Input::File(file) => (None, file.as_str()),
         };
         let mut words =
-            if is_guarded { vec![SHELL, "-c", GUARD, "sh", "-", "-"] } else { Vec::new() };
+            if is_guarded { vec![SHELL, "-c", self.guard(), "sh", "-", "-"] } else { Vec::new() };
         if let Some(data) = data {
             words.extend([SHELL, "-c", INLINE, "sh", data]);
         }
@@ -251,6 +289,7 @@ impl Programs {
         if is_guarded && stderr.starts_with(LOST) {
             return Err(self.note_loss(operation).await);
         }
+        self.note_mark();
         match generation {
             Generation::Exec if !stdout.is_empty() => {
                 text::decoded_answer(operation, &word, &stdout)
@@ -313,7 +352,7 @@ impl Programs {
         // The outcome of an `exec` is that of its request, so no later process could follow it.
         let kept = program.kept.as_ref().filter(|_| form == Form::Exact);
         let note = kept.map_or_else(|| "-".to_owned(), |kept| kept::note(kept, &fifo));
-        let mut argv = vec![SHELL, "-c", GUARD, "sh", &fifo, &note];
+        let mut argv = vec![SHELL, "-c", self.guard(), "sh", &fifo, &note];
         argv.extend(text::program_words(form, program.stdin, &program.argv));
         let size: usize = argv.iter().map(|word| word.len()).sum();
         // Variables of an `exec` travel in a file: a command line is in the list of processes.
@@ -339,6 +378,7 @@ impl Programs {
         {
             return Err(self.note_loss(operation).await);
         }
+        self.note_mark();
         let output: ProgramOutput = Box::pin(stream::iter(first).chain(output));
         Ok(self.attach_to(id, output, program.stdin.then_some(fifo)))
     }
@@ -538,7 +578,7 @@ impl ShellHost for Programs {
                 Generation::Processes => Form::Exact,
             };
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            let mut argv = vec![SHELL, "-c", GUARD, "sh", "-", "-"];
+            let mut argv = vec![SHELL, "-c", own.guard(), "sh", "-", "-"];
             argv.extend(text::stream_words(form, &script, &arguments));
             let (_, output) = own.output(operation, &argv, &BTreeMap::new()).await?;
             let stderr = Vec::new();
@@ -594,6 +634,7 @@ impl ScriptStream for StreamedScript {
             let programs = Arc::clone(&self.programs);
             return Err(programs.note_loss(self.operation).await);
         }
+        self.programs.note_mark();
         Ok(None)
     }
 

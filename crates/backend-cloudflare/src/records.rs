@@ -34,6 +34,8 @@ pub(crate) struct SandboxRecord {
     pub(crate) env: BTreeMap<String, String>,
     /// Its container was started again, and has lost what it had.
     pub(crate) lost: bool,
+    /// No program has run in its container, so the container is not marked yet.
+    pub(crate) fresh: bool,
 }
 
 /// The record of one snapshot. The archive is a file beside it.

@@ -47,7 +47,7 @@ impl RemoteSandbox {
         let cwd = record.directory.clone().unwrap_or_else(|| WORKSPACE.to_owned());
         let token = records::token(&account, id);
         let link = AgentLink::shared((account.bridge.as_str(), id), token, || {
-            Programs::new(&factory, id, &cwd)
+            Programs::new(&factory, id, &cwd, record.fresh)
         });
         let programs = Arc::clone(&link.programs);
         let records = records::sandboxes(&factory.config);

@@ -82,6 +82,17 @@ impl<T: Clone + Serialize + DeserializeOwned> StateStore<T> {
         record
     }
 
+    /// Changes the record of an id as [`StateStore::change`] does. Without a record nothing is done, as for a sandbox that has
+    /// ended.
+    pub fn change_known(&self, id: &str, change: impl FnOnce(&mut T)) {
+        let lock = self.lock().inspect_err(|error| tracing::debug!(%error, id, "no lock"));
+        if let Some(mut record) = self.read(id) {
+            change(&mut record);
+            self.write(id, &record);
+        }
+        drop(lock);
+    }
+
     /// Removes the record of an id, if there is one.
     pub fn remove(&self, id: &str) {
         if let Some(path) = self.path(id) {

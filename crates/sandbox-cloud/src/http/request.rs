@@ -152,6 +152,13 @@ impl Request {
         self
     }
 
+    /// Says that the request is not worth repeating where it may have arrived: the caller has another way.
+    #[must_use]
+    pub fn at_most_once(mut self) -> Self {
+        self.is_idempotent = false;
+        self
+    }
+
     /// Sets the time for all attempts, and for the end of a streamed answer's head. Default: that of the
     /// [`Service`](super::Service).
     #[must_use]
