@@ -16,6 +16,9 @@ pub const RUN: &str = include_str!("text/run.sh");
 /// Script that runs a program and passes on its output. Its arguments are those of [`program_words`].
 const PROGRAM: &str = include_str!("text/program.sh");
 
+/// Encodes output in an image with Perl.
+const ENCODE: &str = include_str!("text/encode.pl");
+
 /// Script that runs another one and passes on its output. Its arguments are those of [`stream_words`].
 const STREAM: &str = include_str!("text/stream.sh");
 
@@ -70,7 +73,7 @@ pub fn program(env: &[(String, String)], has_input: bool, argv: &[String]) -> Re
 pub fn program_words(form: Form, has_input: bool, argv: &[String]) -> Vec<&str> {
     let form = if form == Form::Lines { "lines" } else { "exact" };
     let input = if has_input { "input" } else { "none" };
-    let mut words = vec![SHELL, "-c", PROGRAM, "sh", form, input];
+    let mut words = vec![SHELL, "-c", PROGRAM, "sh", form, input, ENCODE];
     words.extend(argv.iter().map(String::as_str));
     words
 }

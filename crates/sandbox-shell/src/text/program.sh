@@ -3,9 +3,23 @@
 # $1 `lines` for output that passes through a channel of text: each piece is a line of base64, behind `~` when it is packed;
 # `exact` for output as it is.
 # $2 `input` for a standard input, whose pieces are lines of base64 up to a line with a point; before a long one comes a line
-# with `+` and its length. Then the program.
-form=$1 input=$2
-shift 2
+# with `+` and its length.
+# $3 the encoder, a program in Perl. Then the program.
+form=$1 input=$2 encoder=$3
+shift 3
+
+# Much output: packed, for logs of text are slow.
+packer='
+import base64, os, zlib
+packer = zlib.compressobj(1)
+while piece := os.read(0, 65536):
+    packed = packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)
+    for at in range(0, len(packed), 2700):
+        os.write(1, b"~" + base64.b64encode(packed[at : at + 2700]) + b"\n")'
+command -v perl >/dev/null 2>&1 && has_perl=yes || has_perl=
+# One program for both outputs. The command finds a session for itself.
+[ "$form$input$has_perl" = linesnoneyes ] && exec perl -e "$encoder" "$packer" "$@"
+
 for tool in dd base64 tr; do
     command -v "$tool" >/dev/null 2>&1 || {
         echo "the image has no \`$tool\`, which commands need" >&2
@@ -14,33 +28,12 @@ for tool in dd base64 tr; do
 done
 command -v setsid >/dev/null 2>&1 && set -- setsid "$@"
 
-# A longer line would not be written at once, and lines of both streams would be mixed in the log.
 encode() {
     [ "$form" = lines ] || exec cat
-    # One program for all pieces, where the image has one that starts fast. Its status is 9 at much output.
-    if command -v perl >/dev/null 2>&1; then
-        perl -e '
-            $| = 1;
-            $full = 0;
-            while (sysread(STDIN, $piece, 2700)) {
-                $line = pack("u", $piece);
-                $line =~ s/^.//mg;
-                $line =~ tr|\n||d;
-                $line =~ tr|` -_|AA-Za-z0-9+/|;
-                $rest = (3 - length($piece) % 3) % 3;
-                substr($line, -$rest) = "=" x $rest if $rest;
-                print "$line\n";
-                $full = length($piece) == 2700 ? $full + 1 : 0;
-                exit 9 if $full == 4;
-            }' 2>/dev/null
-        case $? in
-            0) return ;;
-            9) encode_much ;;
-        esac
-    fi
+    [ "$has_perl" ] && exec perl -e "$encoder" "$packer" 2>/dev/null
     full=0
     while :; do
-        # One read, whatever its size.
+        # One read, whatever its size: a longer line would not be written at once.
         piece=$(dd bs=2700 count=1 2>/dev/null | base64 | tr -d '\n')
         [ "$piece" ] || break
         printf '%s\n' "$piece"
@@ -49,25 +42,8 @@ encode() {
             continue
         fi
         full=$((full + 1))
-        [ $full = 4 ] && encode_much
+        [ $full = 4 ] && python3 -c 'import zlib' 2>/dev/null && exec python3 -c "$packer"
     done
-}
-
-# Much output: one program for all of it, where the image has one; packed, for logs of text are slow.
-encode_much() {
-    if python3 -c 'import zlib' 2>/dev/null; then
-        exec python3 -c '
-import base64, os, zlib
-packer = zlib.compressobj(1)
-while piece := os.read(0, 65536):
-    packed = packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)
-    for at in range(0, len(packed), 2700):
-        os.write(1, b"~" + base64.b64encode(packed[at : at + 2700]) + b"\n")'
-    elif perl -MMIME::Base64 -e 1 2>/dev/null; then
-        exec perl -MMIME::Base64 -e '
-            $| = 1;
-            while (sysread(STDIN, $piece, 2700)) { print encode_base64($piece, ""), "\n" }'
-    fi
 }
 
 decode() {

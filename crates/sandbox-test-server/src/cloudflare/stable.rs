@@ -240,6 +240,7 @@ async fn serve(mut socket: WebSocket, shell: Command, mut left: usize) {
             },
         }
     }
+    drop(socket);
     // The terminal stays, and is read.
     while events.next().await.is_some() {}
 }
