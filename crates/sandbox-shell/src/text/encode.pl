@@ -63,7 +63,8 @@ while (@streams) {
     my $ready = "";
     vec($ready, fileno $_->[0], 1) = 1 for @streams;
     next if select($ready, undef, undef, undef) < 0;
-    for my $stream (grep { vec($ready, fileno $_->[0], 1) } @streams) {
+    my @readable = grep { vec($ready, fileno $_->[0], 1) } @streams;
+    for my $stream (@readable) {
         my ($from, $to) = @$stream;
         my $count = sysread($from, my $piece, $size);
         next if !defined $count && $! == $interrupted;
