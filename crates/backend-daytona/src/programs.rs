@@ -24,7 +24,7 @@ use crate::client_factory::ApiFactory;
 use crate::error::lost;
 use crate::kept;
 use crate::session_log::follow;
-use crate::toolbox::Toolbox;
+use crate::toolbox::{Toolbox, of_sandbox};
 use crate::wire::Sandbox;
 
 /// Bytes of input that are sent at once.
@@ -188,7 +188,7 @@ impl Programs {
         }
         let session = format!("code-sandboxes-{}", random_hex(8));
         toolbox.create_session(&session).await?;
-        let command = toolbox.start(&session, line).await?;
+        let command = toolbox.start(&session, line).await.map_err(of_sandbox)?;
         Ok((session, command))
     }
 

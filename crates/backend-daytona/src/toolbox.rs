@@ -26,7 +26,7 @@ const MAX_ANSWER: usize = 100 << 20;
 const PTY_EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
 
 /// Returns the error of a request that no sandbox can refuse as not found: the sandbox itself is not there.
-fn of_sandbox(error: Error) -> Error {
+pub(crate) fn of_sandbox(error: Error) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;
     }

@@ -70,3 +70,14 @@ async fn a_start_that_the_end_of_the_sandbox_overtakes_says_so() {
     };
     assert_eq!(ended, Some(true));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_not_made_is_no_missing_program() {
+    let f = Fixture::new().await;
+    let sandbox = f.sandbox().await;
+    f.server.faults().add("POST", "/process/session", Fault::Answer(201, json!({}), vec![]), 1);
+    let error = sandbox.commands().run("echo hi").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.message().contains("does not answer"), "{error:?}");
+    assert_eq!(sandbox.commands().run("echo hi").await.unwrap().stdout, "hi\n");
+}
