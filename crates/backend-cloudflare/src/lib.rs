@@ -32,6 +32,7 @@ mod backend;
 mod capabilities;
 mod client_factory;
 mod config;
+mod container;
 mod create;
 mod error;
 mod files;

@@ -1,7 +1,7 @@
 //! Programs of a sandbox, through the bridge: scripts, commands, and their input.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
 use sandbox_cloud::{Connections, StateStore};
-use sandbox_core::{ByteStream, CallContext, Error, ErrorKind, PtySize, Result, random_hex};
+use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
 use sandbox_engine::background_runtime::{self, background};
 use sandbox_engine::commands::KeptCommand;
 use sandbox_engine::host::{Spawn, Spawned};
@@ -26,8 +26,8 @@ use tokio::sync::watch;
 
 use crate::api::{Api, Generation};
 use crate::client_factory::ApiFactory;
-use crate::create::WORKSPACE;
-use crate::error::{container_lost, lost};
+use crate::container::LOST;
+use crate::error::lost;
 use crate::kept;
 use crate::output::{of_exec, of_process};
 use crate::records::{self, SandboxRecord};
@@ -46,34 +46,6 @@ const MAX_ARGUMENTS: usize = 96 << 10;
 /// Largest output of a script.
 const MAX_OUTPUT: usize = 96 << 20;
 
-/// A file that is there as long as a container is: one that was started again has lost it.
-macro_rules! mark {
-    () => {
-        "/tmp/.code-sandboxes-container"
-    };
-}
-
-/// The line of a container that was started again.
-const LOST: &[u8] = b"code-sandboxes: lost";
-
-/// Runs a program. Its arguments: a FIFO for the input or `-`, a note by which a later process finds the program or `-`, then
-/// the program.
-macro_rules! start {
-    () => {
-        "fifo=$1; shift 2; [ \"$fifo\" = - ] || { mkfifo \"$fifo\" || exit 1; exec <>\"$fifo\"; }; exec \"$@\""
-    };
-}
-
-/// Runs a program in a container that has lost nothing.
-const GUARD: &str =
-    concat!("[ -e ", mark!(), " ] || { echo 'code-sandboxes: lost' >&2; exit 0; }; ", start!());
-
-/// Runs the first program in a container, which is marked.
-const FIRST: &str = concat!("[ -e ", mark!(), " ] || : >", mark!(), "; ", start!());
-
-/// Makes the working directory, and marks the container.
-const PREPARE: &str = concat!("mkdir -p -- \"$1\" && : >", mark!());
-
 /// Runs a program with that text of base64 as its input.
 const INLINE: &str = "data=$1; shift; printf %s \"$data\" | base64 -d | \"$@\"";
 
@@ -85,18 +57,18 @@ const PASS_ON: &str =
 #[derive(Debug)]
 pub(crate) struct Programs {
     factory: ApiFactory,
-    id: String,
+    pub(crate) id: String,
     /// The working directory.
-    cwd: String,
-    records: StateStore<SandboxRecord>,
+    pub(crate) cwd: String,
+    pub(crate) records: StateStore<SandboxRecord>,
     /// The open terminals, by their ids here.
     pub(crate) terminals: Mutex<HashMap<String, Terminal>>,
     pub(crate) cursors: Cursors,
-    channel: ChannelSlot,
+    pub(crate) channel: ChannelSlot,
     /// The container was started again while this handle had it.
-    lost: AtomicBool,
+    pub(crate) lost: AtomicBool,
     /// No program has run in the container.
-    fresh: AtomicBool,
+    pub(crate) fresh: AtomicBool,
     over: watch::Sender<bool>,
     own: Weak<Self>,
 }
@@ -145,11 +117,6 @@ impl Programs {
         *self.over.borrow()
     }
 
-    /// Returns true when the container was started again while this handle had it.
-    pub(crate) fn has_lost_container(&self) -> bool {
-        self.lost.load(Ordering::SeqCst)
-    }
-
     /// Returns the bridge, for requests from the background runtime.
     pub(crate) fn api(&self, operation: &'static str) -> Result<Api> {
         self.factory.api(operation, Connections::Shared)
@@ -159,76 +126,10 @@ impl Programs {
         self.own.upgrade().ok_or_else(|| self.lost("command"))
     }
 
-    /// Starts the container and makes the working directory. The container is marked as known, or by its first program.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a directory that cannot be made; what kept the container from starting.
-    pub(crate) async fn prepare(&self, operation: &'static str) -> Result<()> {
-        let own = self.own()?;
-        let made = background(async move {
-            let cwd = own.cwd.clone();
-            if cwd == WORKSPACE && own.api(operation)?.start_container(operation, &own.id).await? {
-                return Ok(ScriptOutput::default());
-            }
-            own.run_script(operation, Input::Nothing, PREPARE.to_owned(), vec![cwd], false).await
-        });
-        let made = made.await??;
-        if made.status == 0 {
-            return Ok(());
-        }
-        let message =
-            format!("cannot be made in the sandbox, got {:?}: {}", self.cwd, made.last_error());
-        Err(Error::invalid("working_dir", message))
-    }
-
     /// Mounts a bucket.
     pub(crate) async fn mount(&self, mount: serde_json::Value) -> Result<()> {
         let own = self.own()?;
         background(async move { own.api("create")?.mount(&own.id, &mount).await }).await?
-    }
-
-    /// Takes note that the container was started again. Returns the error that says so.
-    fn note_loss(&self, operation: &'static str) -> BoxFuture<'_, Error> {
-        Box::pin(async move {
-            if self.records.directory().is_some() && self.records.read(&self.id).is_none() {
-                // Ended by another handle: the request has started a container that nothing needs.
-                self.end();
-                if let Ok(api) = self.api(operation) {
-                    let _ = api.delete(&CallContext::new(), operation, &self.id).await;
-                }
-                return self.lost(operation);
-            }
-            self.channel.close();
-            tracing::warn!(id = self.id, "the container was started again, and has lost its files");
-            self.lost.store(true, Ordering::SeqCst);
-            let is_fresh = self.cwd == WORKSPACE;
-            self.fresh.store(is_fresh, Ordering::SeqCst);
-            self.records.change_known(&self.id, |record| {
-                (record.lost, record.fresh) = (true, is_fresh);
-            });
-            self.prepare(operation).await.err().unwrap_or_else(|| container_lost(operation))
-        })
-    }
-
-    /// Returns the script that runs a program in the container.
-    fn guard(&self) -> &'static str {
-        if !self.fresh.load(Ordering::SeqCst) {
-            return GUARD;
-        }
-        // Another process may have run one meanwhile.
-        let is_fresh = self.records.read(&self.id).is_none_or(|record| record.fresh);
-        self.fresh.store(is_fresh, Ordering::SeqCst);
-        if is_fresh { FIRST } else { GUARD }
-    }
-
-    /// Takes note that the container is marked: a program has run.
-    fn note_mark(&self) {
-        if self.fresh.swap(false, Ordering::SeqCst) {
-            let (records, id) = (self.records.clone(), self.id.clone());
-            background_runtime::spawn(async move {
-                records.change_known(&id, |record| record.fresh = false);
-            });
-        }
     }
 
     /// Runs a program without a shell of ours around it.
@@ -303,7 +204,7 @@ impl Programs {
     }
 
     /// Runs a script in the background runtime, without input.
-    async fn run_in_background(
+    pub(crate) async fn run_in_background(
         &self,
         operation: &'static str,
         script: &str,
@@ -327,14 +228,6 @@ impl Programs {
                 Err(self.explain_loss(error).await)
             }
             output => output,
-        }
-    }
-
-    /// Returns the error of a channel that broke: that of its container, where it was started again.
-    async fn explain_loss(&self, error: Error) -> Error {
-        match self.run_in_background("command", ":", &[]).await {
-            Err(explained) if self.has_lost_container() || self.is_over() => explained,
-            _ => error,
         }
     }
 
