@@ -253,7 +253,10 @@ impl Channel {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let (sender, pieces) = mpsc::unbounded_channel();
         let Spawn { argv, env, cwd, .. } = spec;
-        let request = json!({"word": word, "argv": argv, "env": env, "cwd": cwd, "input": input});
+        let limit = spec.limit.map(|limit| limit.as_secs_f64());
+        let request = json!({
+            "word": word, "argv": argv, "env": env, "cwd": cwd, "input": input, "limit": limit,
+        });
         let request = frame(START_COMMAND, number, &[request.to_string().as_bytes()]);
         self.commands().insert(number, Running::new(sender, request.clone()));
         self.times().0 = Instant::now();
@@ -695,5 +698,39 @@ mod tests {
             channel.take(OUT, number, piece.clone());
         }
         assert!(!channel.is_open());
+    }
+
+    #[test]
+    fn a_command_whose_time_is_over_ends_without_a_client_that_ends_it() {
+        use std::io::{Read as _, Write as _};
+        use std::process::{Command, Stdio};
+
+        let mut runner = Command::new("python3")
+            .args(["-ESBc", RUNNER])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let request = json!({
+            "word": "", "argv": ["/bin/sh", "-c", "sleep 1000 & wait"], "env": {}, "cwd": "/", "input": null, "limit": 0.1,
+        });
+        let mut input = runner.stdin.take().unwrap();
+        input.write_all(&frame(START_COMMAND, 1, &[request.to_string().as_bytes()])).unwrap();
+        let mut output = runner.stdout.take().unwrap();
+        let mut heard = BytesMut::new();
+        let status = loop {
+            match split_frame(&mut heard) {
+                Some((END, 1, content)) => break content,
+                Some(_) => continue,
+                None => {}
+            }
+            let mut buffer = [0; 1024];
+            let count = output.read(&mut buffer).unwrap();
+            assert!(count > 0, "the program has ended");
+            heard.extend_from_slice(&buffer[..count]);
+        };
+        assert_eq!(status[..], 137_i32.to_le_bytes());
+        drop(input);
+        assert!(runner.wait().unwrap().success());
     }
 }

@@ -5,7 +5,8 @@ little-endian, and the rest. The output of a command is read as long as the clie
 kept until the client has taken it: a client whose connection broke says what has arrived, and gets what
 has not. A command whose request has a word reports its start and its exit in its output, as the commands
 of other ways do. The input of a command is numbered by bytes, so that what is sent again is taken once.
-When the client is gone, the inputs end, and the output of what still runs is read and dropped.
+When the client is gone, the inputs end, and the output of what still runs is read and dropped. The client
+ends a command whose time is over; one that is gone cannot, so the command is ended here a little later.
 """
 
 import json
@@ -30,6 +31,8 @@ CHUNK = 64 << 10
 MAX_WAITING = 256 << 10
 # Seconds without a frame after which the client is gone.
 LEASE = 60.0
+# Seconds that the client has to end a command whose time is over.
+GRACE = 5.0
 # Set by a shell for itself.
 OF_A_SHELL = (b"_", b"PWD", b"OLDPWD", b"SHLVL")
 # Python ignores some, and programs expect the usual handling.
@@ -128,8 +131,9 @@ class Input:
 
 
 class Command:
-    def __init__(self, number, word):
+    def __init__(self, number, word, limit):
         self.number, self.word, self.pid = number, word, None
+        self.end_at = None if limit is None else monotonic() + limit + GRACE
         self.sent = self.taken = 0  # bytes
         self.kept = deque()  # what the client has not taken: where it ends, its kind, its bytes
         self.status = None
@@ -175,6 +179,17 @@ class Command:
         self.status = found.si_status + (0 if found.si_code == os.CLD_EXITED else 128)
         for stream in self.streams:
             stream.ended(runner)
+
+    def end_late(self):
+        """Kills what has the session of the command, when its time is over."""
+        if self.end_at is None or self.pid is None or self.status is not None or monotonic() < self.end_at:
+            return
+        for name in os.listdir("/proc"):
+            if name.isdigit() and session(name) == self.pid:
+                try:
+                    os.kill(int(name), signal.SIGKILL)
+                except OSError:
+                    pass  # it has ended meanwhile
 
     def finish(self, runner):
         if not self.is_over and self.unreported == 0 and all(stream.fd is None for stream in self.streams):
@@ -255,7 +270,7 @@ class Runner:
                         if stream.fd is not None and command.room() > 0:
                             streams[stream.fd] = stream
                             waits.register(stream.fd, POLLIN)
-            for fd, _ in waits.poll(5000):
+            for fd, _ in waits.poll(1000 if any(command.end_at for command in self.commands.values()) else 5000):
                 if fd in streams:
                     streams[fd].read(self)
                 elif fd in inputs:
@@ -265,6 +280,8 @@ class Runner:
                 elif fd == self.deaths:
                     self.count_deaths()
             self.flush()
+            for command in self.commands.values():
+                command.end_late()
             if self.has_client and monotonic() - self.heard > LEASE:
                 self.receive()  # this process may have been paused
                 if monotonic() - self.heard > LEASE:
@@ -338,7 +355,7 @@ class Runner:
             return  # the client could not know that it had arrived
         self.seen.add(number)
         word = request["word"].encode()
-        command = self.commands[number] = Command(number, word)
+        command = self.commands[number] = Command(number, word, request["limit"])
         environment = dict(self.environment)
         for name, value in request["env"].items():
             environment[name.encode()] = value.encode()
@@ -431,6 +448,15 @@ def started(pid):
     """Returns when a process has started, as the kernel has it."""
     with open("/proc/%d/stat" % pid, "rb") as file:
         return file.read().rpartition(b")")[2].split()[19]
+
+
+def session(pid):
+    """Returns the session of a process, or None for one that has ended."""
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[3])
+    except OSError:
+        return None
 
 
 def can_spawn():
