@@ -1,6 +1,8 @@
 //! The first process of a cell: sets the cell up, then starts, monitors and kills its programs.
 
-use crate::exit_events::{CONTROL, answer, read_pipe, read_starts, reap, send_refusal, send_socket};
+use crate::exit_events::{
+    CONTROL, answer, read_pipe, read_starts, reap, send_refusal, send_socket,
+};
 use crate::gate;
 use crate::kill_tree;
 use crate::namespaces;

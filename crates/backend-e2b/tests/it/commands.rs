@@ -103,7 +103,11 @@ async fn a_dropped_command_is_ended() {
     cloud.faults.set_process_traps(true);
     let sandbox = cloud.builder().create().await.unwrap();
     let command = sandbox.commands().run("sleep 779001 & sleep 779002").start().await.unwrap();
-    assert!(count(&sandbox, "sleep 77900").await > 0);
+    let begun = Instant::now();
+    while count(&sandbox, "sleep 77900").await == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     drop(command);
     let begun = Instant::now();
     while count(&sandbox, "sleep 77900").await > 0 {
