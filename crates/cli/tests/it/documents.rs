@@ -104,7 +104,9 @@ fn check_step(step: &Step, directory: &Path) -> bool {
         fs::write(directory.join(name), &step.shown).unwrap();
         return false;
     }
-    let outcome = shell(&format!("{{ {command}\n}} 2>&1"), directory);
+    let mut outcome = shell(command, directory);
+    // Lines are compared in any order: two streams that share a pipe may cut each other's lines.
+    outcome.stdout.extend_from_slice(outcome.stderr.as_bytes());
     if decided_by_the_host(step, &outcome) {
         eprintln!("NOT COMPARED: {command}\n{}", outcome.text());
         return true;
