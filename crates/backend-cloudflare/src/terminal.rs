@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_cloud::http::terminal::{TerminalText, terminal_input, terminal_output};
@@ -21,12 +23,15 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::api::{Api, Generation};
-use crate::programs::Programs;
+use crate::programs::{Input, Programs};
 use crate::transfers::staging;
 use crate::wire::TerminalMessage;
 
 /// Bytes of input that are sent at once.
 const INPUT_SIZE: usize = 32 << 10;
+
+/// Bytes of a program that a command line has.
+const MAX_INLINE: usize = 40 << 10;
 
 /// Time for a terminal to be connected. A container may have to start.
 const TERMINAL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -85,14 +90,30 @@ impl Programs {
             let (sender, receiver) = opened.split();
             return Ok((sender, receiver, made.id));
         }
-        let (file, session) = (staging(), format!("code-sandboxes-{}", random_hex(8)));
-        let content = text::program_file(&program.env, &words)?;
-        api.put(operation, id, &file, content).await?;
+        let session = format!("code-sandboxes-{}", random_hex(8));
+        let file = self.put_program(operation, text::program_file(&program.env, &words)?).await?;
         api.create_session(id, &session).await?;
         let (mut sender, mut receiver) = api.pty(id, &session, size).await?.split();
         until_ready(&mut receiver).await?;
         sender.binary(Bytes::from(format!(" exec {SHELL} {file}\n"))).await?;
         Ok((sender, receiver, session))
+    }
+
+    /// Puts a program into a file that removes itself. A small one is not below the workspace, where it would be seen.
+    async fn put_program(&self, operation: &'static str, content: String) -> Result<String> {
+        if content.len() > MAX_INLINE {
+            let file = staging();
+            self.api(operation)?.put(operation, self.id(), &file, content).await?;
+            return Ok(file);
+        }
+        let file = format!("/tmp/.sandbox-{}", random_hex(8));
+        let input = Input::Inline(STANDARD.encode(content));
+        let (script, arguments) = ("cat >\"$1\"".to_owned(), vec![file.clone()]);
+        let written = self.own()?.run_script(operation, input, script, arguments, true).await?;
+        match written.status {
+            0 => Ok(file),
+            _ => Err(Error::new(ErrorKind::ResourceExhausted, operation, written.last_error())),
+        }
     }
 
     fn open_terminals(&self) -> StdMutexGuard<'_, HashMap<String, Terminal>> {
