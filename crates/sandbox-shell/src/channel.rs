@@ -12,7 +12,7 @@ mod frames;
 mod running;
 mod slot;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -292,16 +292,8 @@ impl Channel {
     ) -> Result<ScriptOutput> {
         let mut argv = [SHELL, "-c", script, "sh"].map(str::to_owned).to_vec();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let spec = Spawn {
-            argv,
-            env: [("LC_ALL".to_owned(), "C".to_owned())].into(),
-            cwd: "/".to_owned(),
-            stdin: false,
-            terminal: None,
-            label: None,
-            as_root: false,
-            limit: None,
-        };
+        let env = [("LC_ALL".to_owned(), "C".to_owned())].into();
+        let spec = Spawn { env, ..plain(argv) };
         let input = json!(input.map(|input| STANDARD.encode(input)));
         let (number, mut pieces) = self.request("", &spec, input);
         let (mut found, mut taken) = (ScriptOutput::default(), 0);
@@ -590,6 +582,20 @@ pub async fn read_input(mut content: ByteStream) -> Result<std::result::Result<B
     Ok(Ok(chunks.concat().into()))
 }
 
+/// Returns the start of a program with nothing beyond its arguments.
+fn plain(argv: Vec<String>) -> Spawn {
+    Spawn {
+        argv,
+        env: BTreeMap::new(),
+        cwd: "/".to_owned(),
+        stdin: false,
+        terminal: None,
+        label: None,
+        as_root: false,
+        limit: None,
+    }
+}
+
 /// Returns the error of a connection that broke.
 fn lost() -> Error {
     let message = "the connection to the sandbox broke";
@@ -636,16 +642,7 @@ mod tests {
     use super::*;
 
     fn spawn(program: &str) -> Spawn {
-        Spawn {
-            argv: vec![program.to_owned()],
-            env: std::collections::BTreeMap::new(),
-            cwd: "/".to_owned(),
-            stdin: false,
-            terminal: None,
-            label: None,
-            as_root: false,
-            limit: None,
-        }
+        plain(vec![program.to_owned()])
     }
 
     #[tokio::test]

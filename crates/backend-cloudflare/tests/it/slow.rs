@@ -39,7 +39,7 @@ async fn carry(
     to.shutdown().await
 }
 
-/// Returns the address of the server as somebody far away has it.
+/// Returns an address of the server that takes as long to reach as one far away.
 async fn far_away(server: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
